@@ -47,7 +47,7 @@ from events.ledger.errors import AnswerErased, ClaimHeld, KeyDestroyed, LedgerRe
 from events.values import StreamId
 from read_models import inline, quota_use
 from read_models.compiled import Query, Rows, SentQueries, send
-from read_models.rows import send_statements
+from read_models.rows import Statement, send_statements, write_together
 from tasks.failpoints import failpoint
 
 log = structlog.get_logger()
@@ -73,7 +73,7 @@ class LastCheck(NamedTuple):
         await self.judge(conn, await self.used(await self.send(await ledger_connection(conn))))
 
     async def send(self, driver: psycopg.AsyncConnection) -> SentQueries:
-        """Send the query that locks the use of the holders, which may be in a pipeline of the caller."""
+        """Send the query that locks the use of the holders. The caller may have begun a pipeline."""
         return await send(driver, [(quota_use.HELD, {"holders": sorted(self.holders)})])
 
     async def used(self, sent: SentQueries) -> UseByHolder:
@@ -82,11 +82,13 @@ class LastCheck(NamedTuple):
         return quota_use.by_holder(rows, self.holders)
 
 
-def all_of(*checks: LastCheck | None) -> LastCheck | None:
-    """Return one check that takes the locks of all these checks and makes them in their order; None if all are None."""
+def combined(*checks: LastCheck | None) -> LastCheck | None:
+    """Return one check that takes all locks of these checks, and then makes the checks in this order; None if all of
+    them are None.
+    """
     given = [each for each in checks if each is not None]
-    if len(given) < 2:  # noqa: PLR2004 (one check needs no other)
-        return given[0] if given else None
+    if not given:
+        return None
 
     async def judge(conn: AsyncConnection, used: UseByHolder) -> None:
         for each in given:
@@ -321,8 +323,8 @@ class Handle:
     ) -> None:
         """Record decisions, each with its idempotency key, and commit the transaction.
 
-        The rows that requests of a project share are locked by the first round trip and released by the second one,
-        so that other requests wait for as little work of this process as possible.
+        The append is encoded first: from the write of the read models to the commit, other requests of the same
+        projects wait.
         """
         if decisions:
             ledger = await ledger_connection(conn)
@@ -330,18 +332,12 @@ class Handle:
             appending = await encode_together(
                 ledger, [LedgerCommand(each.changes, each.cause, key, each.answer) for each, key in decisions]
             )
-            async with ledger.pipeline():
-                written = await send_statements(ledger, inline.statements(conn, _numbered(changes)))
-                held = None if last_check is None else await last_check.send(ledger)
-            written.check()
-            if last_check is not None and held is not None:
-                await last_check.judge(conn, await last_check.used(held))
-            with appending.typed_errors(ledger):
-                async with ledger.pipeline():
-                    failpoint("handle.before_append")
-                    await appending.send(ledger)
-                    failpoint("handle.before_commit")
-                    await ledger.commit()
+            await _write(conn, inline.statements(conn, _numbered(changes)), last_check)
+            failpoint("handle.before_append")
+            # Not in a pipeline with the COMMIT: if this process stopped between them, the server would not end the
+            # transaction, because it regards only a session that waits for a new command as idle.
+            await appending.send(ledger)
+        failpoint("handle.before_commit")
         await conn.commit()
         failpoint("handle.committed")
 
@@ -366,6 +362,23 @@ class Handle:
             if condition is not None and change.stream == condition.stream:
                 _require(condition, change.expected_version)
         return decision
+
+
+async def _write(
+    conn: AsyncConnection, statements: Sequence[Statement], last_check: LastCheck | None
+) -> None:
+    """Write rows of the inline read models, and make the last check. Raises `RowMissing`, and the refusal of the
+    check.
+    """
+    if last_check is None:
+        await write_together(conn, statements)
+        return
+    ledger = await ledger_connection(conn)
+    async with ledger.pipeline():
+        written = await send_statements(ledger, statements)
+        held = await last_check.send(ledger)
+    written.check()
+    await last_check.judge(conn, await last_check.used(held))
 
 
 async def _stored(ledger: psycopg.AsyncConnection, key: CommandKey) -> StoredAnswer | None:

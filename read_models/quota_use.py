@@ -65,8 +65,8 @@ HELD: Final = CompiledQuery(
         sa.func.work.hold_quotas(sa.bindparam("holders", type_=ARRAY(sa.Text)))
     )
 )
-"""Query that locks the use of quotas by the holders in the parameter `holders`, which must be sorted, until the
-transaction ends, and returns their use with the changes of this transaction; `by_holder` reads its rows.
+"""Query that locks the use of quotas by the holders in the parameter `holders` until the transaction ends, and returns
+their use with the changes of this transaction; `by_holder` reads its rows.
 """
 
 

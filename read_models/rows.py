@@ -309,6 +309,17 @@ async def send_statements(driver: psycopg.AsyncConnection, statements: Iterable[
     )
 
 
+async def write_together(conn: AsyncConnection, statements: Sequence[Statement]) -> None:
+    """Run statements in their order, in one round trip. Raises `RowMissing`, and errors of the tables' constraints."""
+    if len(statements) < 2:  # noqa: PLR2004 (a pipeline of one statement takes more round trips)
+        await _run(conn, statements)
+        return
+    driver = await ledger_connection(conn)
+    async with driver.pipeline():
+        sent = await send_statements(driver, statements)
+    sent.check()
+
+
 async def _run(conn: AsyncConnection, statements: Iterable[Statement]) -> None:
     ledger = await ledger_connection(conn)
     for each in statements:

@@ -4,7 +4,7 @@ not limited by the cost of one transaction.
 A creation that arrives while no other is being recorded or is waiting is recorded immediately, so that sharing delays
 no request at a low rate. Other creations wait `WAIT_SECONDS`, or until `ENOUGH` are waiting, and are then recorded
 together. They wait even if the current group ends earlier, because the transaction itself is most of the cost of a
-small group. They wait longer while a process is recording as many groups as it may (`GROUPS`).
+small group. They wait longer while the process is recording its share of `GROUPS`.
 """
 
 import asyncio
@@ -21,8 +21,9 @@ ENOUGH: Final = 64
 transaction. More creations would delay each other more than they save.
 """
 GROUPS: Final = 2
-"""Number of groups that all workers of an API program record at the same time: one is decided while the other waits for
-the database. Each worker records at least one. With more, groups would be smaller, and compete for the same slots.
+"""Number of groups that are recorded at the same time, divided among the workers of an API program, with at least one
+for each: one group is decided while another waits for the database. With more, groups would be smaller, and compete
+for the same slots.
 """
 WAIT_SECONDS: Final = 0.05
 """Time that a creation waits for others to share its transaction, unless no other is being recorded or is waiting.

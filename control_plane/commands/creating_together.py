@@ -28,7 +28,7 @@ from control_plane.commands.catalogue import entries_of
 from control_plane.commands.placement_request import NewAllocation, PlacementRequest
 from control_plane.commands.placing import Option, RenderNew, option_of
 from control_plane.commands.searching import (
-    MOST_TRIED,
+    HOSTS,
     FoundSlots,
     first_hosts,
     free_slots_of,
@@ -51,6 +51,10 @@ from read_models.slots import SlotRow
 
 ROUNDS: Final = 3
 """Number of times that further nodes are read, because the numbers of free slots of the first ones were out of date."""
+FURTHER: Final = 32
+"""Number of nodes that a search with a limit of rows reads in addition, so that a search for few slots gets beyond
+the nodes that others have just filled.
+"""
 _NOT_APART: Final = frozenset[NodeId]()
 
 
@@ -175,31 +179,32 @@ async def find_slots_for_many(
     `wanted` states how many slots each request needs. Rows that other transactions have locked are skipped. Slots in
     `taken` are left out: this transaction has found them before, and their rows do not show it yet.
     """
-    found, taken_before = list[FoundSlots](), taken
+    found = list[FoundSlots]()
+    # With several slots on one node, it is not known how many rows are left over on each node, and spreading changes
+    # the order of nodes with each slot: then the rows of all nodes are needed.
+    is_cut = wanted.request.slot_count == 1 and wanted.demand.sku.placement != "spread"
     for level in sorted({*suitable.values()}):
         keys = [key for key, suited in suitable.items() if suited <= level]
         tried = list[NodeId]()
         for _ in range(ROUNDS):
             if (left := count - len(found)) == 0:
                 return found
-            # More nodes than are needed: others may have locked or just filled the first ones.
-            hosts = await first_hosts(conn, wanted, keys, tried, 4 * (left + len(taken)) + MOST_TRIED)
+            # More nodes than are needed: others may have locked or just filled the first ones. If the rows of all nodes
+            # are read, they are also locked for others, so the nodes are fewer.
+            needed = left + len(taken)
+            most_hosts = 4 * needed + FURTHER if is_cut else 2 * needed + HOSTS
+            hosts = await first_hosts(conn, wanted, keys, tried, most_hosts)
             if not hosts:
                 break
-            # With several slots on one node, it is not known how many rows are left over on each node. Spreading, and
-            # slots taken by an earlier search, change the order of nodes, so the rows of all of them are needed.
-            is_cut = (
-                wanted.request.slot_count == 1
-                and wanted.demand.sku.placement != "spread"
-                and not taken_before
-            )
-            most = left if is_cut else None
-            rows = await free_slots_of(conn, wanted, keys, hosts, most)
+            taken_on = Counter(map(node_of, taken))
+            free = {host: number - taken_on[host] for host, number in hosts.items()}
+            # The rows of slots in `taken` are read too, because this transaction has locked them.
+            most = left + sum(taken_on[host] for host in hosts) if is_cut else None
+            in_order = sorted(hosts, key=lambda host: (free[host], host))
+            rows = await free_slots_of(conn, wanted, keys, in_order, most)
             rows = {slot: row for slot, row in rows.items() if slot not in taken}
             open_hosts = await hold_all_open(conn, {*map(node_of, rows)}) if rows else frozenset()
             rows = {slot: row for slot, row in rows.items() if node_of(slot) in open_hosts}
-            taken_on = Counter(map(node_of, taken))
-            free = {host: number - taken_on[host] for host, number in hosts.items()}
             chosen = _distributed(rows, suitable, free, wanted, left)
             found += chosen
             taken |= {placed.slot_id for each in chosen for placed in each.slots}

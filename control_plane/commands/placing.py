@@ -36,7 +36,7 @@ from control_plane.decisions.placing.explanation import (
 from control_plane.decisions.quotas import NotAdmitted, against_price, over_quota, use_of, whole_use
 from control_plane.decisions.refusals import Conflict, refuse_if
 from control_plane.decisions.waiting import may_wait, queued_ingress
-from control_plane.handle import Command, Decision, RetryWithoutLocks, RunBefore, Transaction, all_of
+from control_plane.handle import Command, Decision, RetryWithoutLocks, RunBefore, Transaction, combined
 from control_plane.origin import Origin
 from events.allocations import (
     AllocationFact,
@@ -96,7 +96,7 @@ def create_allocation(new: NewAllocation, origin: Origin, render: RenderNew) -> 
         check = option.quotas.last_check(option.amounts, option.cost, may_retry=may_retry)
         of_slots = option.claimable.last_check(transaction, option.wanted, found)
         decision = option.placed_in(found, transaction.now, origin, render)
-        return replace(decision, last_check=all_of(of_slots, check))
+        return replace(decision, last_check=combined(of_slots, check))
 
     return command
 

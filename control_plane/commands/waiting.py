@@ -44,7 +44,7 @@ from control_plane.decisions.waiting import (
     kept_from,
     requested_ingress,
 )
-from control_plane.handle import Command, Decision, Handle, RetryWithoutLocks, Transaction, all_of
+from control_plane.handle import Command, Decision, Handle, RetryWithoutLocks, Transaction, combined
 from control_plane.histories import allocation_history, histories
 from control_plane.work import tables
 from control_plane.work.label_locks import nodes_with_labels
@@ -264,7 +264,7 @@ def place_waiting(queued: QueuedRequest, placing: Placing) -> Command:
         own = Change(stream_of_allocation(name), history[-1].version, facts)
         changes = (own, *found.claims(name, use))
         of_slots = claimable.last_check(transaction, wanted, found)
-        check = all_of(of_slots, quotas.last_check(amounts, cost))
+        check = combined(of_slots, quotas.last_check(amounts, cost))
         return Decision(changes, cause, Outcome.PLACED, check)
 
     return command

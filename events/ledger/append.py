@@ -8,8 +8,7 @@ All checks and locks are in the SQL functions of `alembic/sql/0001_baseline/appe
 arguments, derives the claims that the facts take and free, and types the result.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, LiteralString, NamedTuple
 
@@ -195,24 +194,18 @@ class EncodedAppend(NamedTuple):
     keys: Mapping[ProjectId, ProjectKey]
 
     async def send(self, conn: psycopg.AsyncConnection) -> None:
-        """Record the facts of the commands in their order, or those of none. In a pipeline, the caller must have
-        `typed_errors` around it.
+        """Record the facts of all commands, in their order. Raises the same errors as `append`; then none of the facts
+        is recorded.
         """
-        with self.typed_errors(conn):
-            await conn.execute(self.statement, self.parameters, prepare=True)
-
-    @contextmanager
-    def typed_errors(self, conn: psycopg.AsyncConnection) -> Iterator[None]:
-        """Raise the errors that `append` raises in place of those of the server."""
         try:
-            yield
+            await conn.execute(self.statement, self.parameters, prepare=True)
         except psycopg.Error as error:
             raise _failure(conn, error, self.keys) from error
 
 
 async def encode_together(conn: psycopg.AsyncConnection, commands: Sequence[LedgerCommand]) -> EncodedAppend:
-    """Encode the append of several commands, so that it takes one call to the server. The transaction must have taken
-    the idempotency keys of the commands.
+    """Encode the append of several commands as one statement. The transaction must have taken the idempotency keys of
+    the commands.
     """
     keys = await _keys(conn, commands)
     each_wire = [wire_command(each, keys) for each in commands]

@@ -1,5 +1,6 @@
 """Searches for the slots of several requests, while another transaction has locked slots of the first nodes (ALC-6)."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -74,3 +75,19 @@ async def test_search_beyond_nodes_with_locked_slots_finds_slots_and_locks_no_mo
         assert len(chosen) == 3
         assert LEFT in chosen
         assert len(await _lock(third)) == len(NODES) * SLOTS_OF_A_NODE - len(locked) - len(chosen)
+
+
+async def test_search_for_several_requests_finds_slots_of_a_less_preferred_class_on_a_node_with_slots_found_before(
+    engine: AsyncEngine,
+) -> None:
+    sku = msgspec.structs.replace(SMALL, vcpus=1, memory_mib=96, fabric="ib")
+    node_slots = [
+        dataclasses.replace(_slot("n0", index), fabric="ib" if index < 2 else "ethernet")
+        for index in range(4)
+    ]
+    case = Case([HostModel("n0", node_slots)], Demand(SkuName("a"), sku, ("ib", "ethernet")), 1)
+    async with engine.begin() as conn:
+        await fleets.write(conn, case.hosts, counted=1)
+        suitable = await suitable_classes(conn, case.wanted.demand)
+        found = await find_slots_for_many(conn, case.wanted, suitable, 4)
+    assert [slot.slot_id for each in found for slot in each.slots] == [each.id for each in node_slots]
