@@ -69,7 +69,7 @@ class LastCheck(NamedTuple):
     judge: Callable[[AsyncConnection, UseByHolder], Awaitable[None]]
 
     async def __call__(self, conn: AsyncConnection) -> None:
-        """Lock the use of the holders, and make the check."""
+        """Lock the use of quotas by the holders, and make the check. Raises the refusal of the command."""
         await self.judge(conn, await self.used(await self.send(await ledger_connection(conn))))
 
     async def send(self, driver: psycopg.AsyncConnection) -> SentQueries:
@@ -321,7 +321,8 @@ class Handle:
         decisions: Sequence[tuple[Decision, CommandKey | None]],
         last_check: LastCheck | None,
     ) -> None:
-        """Record decisions, each with its idempotency key, and commit the transaction.
+        """Append the facts of decisions to the ledger, store the answer of each under its idempotency key, and commit
+        the transaction.
 
         The append is encoded first: from the write of the read models to the commit, other requests of the same
         projects wait.

@@ -292,7 +292,7 @@ class Statement(NamedTuple):
 
 
 class SentStatements(NamedTuple):
-    """Statements that were sent in a pipeline, with the cursors of their results."""
+    """Statements that were sent to the server in a pipeline, each with the cursor that gets its result."""
 
     sent: Sequence[tuple[Statement, psycopg.AsyncCursor[Any]]]
 

@@ -40,7 +40,9 @@ class _Waiting(NamedTuple):
 
 
 class Creations:
-    """Creations of allocations in one of `workers` API processes. Not thread-safe: used by one event loop."""
+    """Records the creations of allocations that one API process of `workers` receives. Not thread-safe: used by one event
+    loop.
+    """
 
     def __init__(self, handle: Handle, workers: int) -> None:
         self._handle, self._at_once = handle, max(1, GROUPS // workers)

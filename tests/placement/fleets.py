@@ -112,6 +112,24 @@ class Case:
         return PlacementRequest(request, self.demand, (), timedelta(seconds=30), simulated_allowed=False)
 
 
+def free_slot(host: str, index: int) -> SlotModel:
+    """Return a free slot without GPU and fabric."""
+    return SlotModel(
+        id=SlotId(f"{host}/{index}"),
+        skus=("a",),
+        vcpus=2,
+        memory_mib=192,
+        numa=None,
+        gpus=[],
+        fabric="none",
+        fabric_numa=0,
+        fabric_down=False,
+        state="free",
+        blocked=False,
+        excluded=False,
+    )
+
+
 def random_case(random: Random) -> Case:
     """Return a random fleet and a random request."""
     hosts = [_host(random, number) for number in range(random.randint(0, MOST_HOSTS))]

@@ -1,4 +1,6 @@
-"""Searches for the slots of several requests, while another transaction has locked slots of the first nodes (ALC-6)."""
+"""Searches for the slots of several requests: they get beyond nodes with slots that another transaction has locked, and
+beyond slots that they have found before (ALC-6).
+"""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -15,10 +17,10 @@ from control_plane.database import engine_of
 from control_plane.decisions.placing.suitability import Demand
 from deploy.embedded.lab_catalogue import SMALL
 from deploy.embedded.stack import sqlalchemy_url
-from events.values import SkuName, SlotId
+from events.values import SkuName
 from read_models import slots
 from tests.placement import fleets
-from tests.placement.fleets import Case, HostModel, SlotModel
+from tests.placement.fleets import Case, HostModel, free_slot
 from tests.servers.postgres import Database
 
 NODES: Final = [f"n{number:03}" for number in range(100)]
@@ -34,23 +36,6 @@ async def engine(database: Database) -> AsyncIterator[AsyncEngine]:
     await engine.dispose()
 
 
-def _slot(node: str, index: int) -> SlotModel:
-    return SlotModel(
-        id=SlotId(f"{node}/{index}"),
-        skus=("a",),
-        vcpus=2,
-        memory_mib=192,
-        numa=None,
-        gpus=[],
-        fabric="none",
-        fabric_numa=0,
-        fabric_down=False,
-        state="free",
-        blocked=False,
-        excluded=False,
-    )
-
-
 async def _lock(conn: AsyncConnection, *conditions: sa.ColumnElement[bool]) -> set[str]:
     """Lock the rows of slots that no other transaction has locked; return their ids."""
     query = sa.select(slots.slot.c.slot_id).where(*conditions).with_for_update(skip_locked=True)
@@ -61,7 +46,7 @@ async def test_search_beyond_nodes_with_locked_slots_finds_slots_and_locks_no_mo
     engine: AsyncEngine,
 ) -> None:
     sku = msgspec.structs.replace(SMALL, vcpus=1, memory_mib=96)
-    hosts = [HostModel(name, [_slot(name, index) for index in range(SLOTS_OF_A_NODE)]) for name in NODES]
+    hosts = [HostModel(name, [free_slot(name, index) for index in range(SLOTS_OF_A_NODE)]) for name in NODES]
     case = Case(hosts, Demand(SkuName("a"), sku, ("none",)), 1)
     async with engine.begin() as conn:
         await fleets.write(conn, hosts, counted=len(hosts))
@@ -82,7 +67,7 @@ async def test_search_for_several_requests_finds_slots_of_a_less_preferred_class
 ) -> None:
     sku = msgspec.structs.replace(SMALL, vcpus=1, memory_mib=96, fabric="ib")
     node_slots = [
-        dataclasses.replace(_slot("n0", index), fabric="ib" if index < 2 else "ethernet")
+        dataclasses.replace(free_slot("n0", index), fabric="ib" if index < 2 else "ethernet")
         for index in range(4)
     ]
     case = Case([HostModel("n0", node_slots)], Demand(SkuName("a"), sku, ("ib", "ethernet")), 1)

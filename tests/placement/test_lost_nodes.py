@@ -16,10 +16,10 @@ from control_plane.handle import Transaction
 from control_plane.work import placeable
 from deploy.embedded.lab_catalogue import SMALL
 from deploy.embedded.stack import sqlalchemy_url
-from events.values import NodeId, SkuName, SlotId
+from events.values import NodeId, SkuName
 from read_models import nodes
 from tests.placement import fleets
-from tests.placement.fleets import NOW, Case, HostModel, SlotModel
+from tests.placement.fleets import NOW, Case, HostModel, free_slot
 from tests.servers.postgres import Database
 
 NAMES: Final = [f"n{number}" for number in range(HOSTS + 1)]
@@ -44,21 +44,7 @@ async def case(engine: AsyncEngine) -> Case:
 
 
 def _host(name: str) -> HostModel:
-    slot = SlotModel(
-        id=SlotId(f"{name}/0"),
-        skus=("a",),
-        vcpus=2,
-        memory_mib=192,
-        numa=None,
-        gpus=[],
-        fabric="none",
-        fabric_numa=0,
-        fabric_down=False,
-        state="free",
-        blocked=False,
-        excluded=False,
-    )
-    return HostModel(name, [slot])
+    return HostModel(name, [free_slot(name, 0)])
 
 
 def cordon_before_the_check(monkeypatch: pytest.MonkeyPatch, engine: AsyncEngine, names: list[str]) -> None:

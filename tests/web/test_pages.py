@@ -731,7 +731,7 @@ def test_form_of_an_allocation_begins_with_a_project_that_the_caller_may_use(
     assert project(admin) == ""
 
 
-def test_node_is_cordoned_and_uncordoned_with_a_reason(emptied_plane: RunningPlane) -> None:
+def test_admin_cordons_and_uncordons_a_node_with_a_reason(emptied_plane: RunningPlane) -> None:
     admin = logged_in(emptied_plane)
     admit(emptied_plane, "n3")
     assert admin.submit("/nodes/n3/cordon", reason="").status == 422
