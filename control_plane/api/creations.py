@@ -40,8 +40,8 @@ class _Waiting(NamedTuple):
 
 
 class Creations:
-    """Records the creations of allocations that one API process of `workers` receives. Not thread-safe: used by one event
-    loop.
+    """Records the creations of allocations that one API process of `workers` receives. Not thread-safe: one event loop
+    uses it.
     """
 
     def __init__(self, handle: Handle, workers: int) -> None:
