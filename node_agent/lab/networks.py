@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from node_agent.lab.host import MANAGEMENT, UPLINK
 from node_agent.lab.netlink import index_of, open_links, remove
-from node_agent.lab.site import PORT_PREFIX
+from node_agent.lab.site import BRIDGE_MAC, PORT_PREFIX
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -98,7 +98,7 @@ def make_management(run_id: str) -> ipaddress.IPv4Interface:
     with open_links() as links, _one_at_a_time():
         subnet = _free_subnet(links, run_id)
         address = ipaddress.IPv4Interface(f"{subnet[1]}/{subnet.prefixlen}")
-        links.link("add", ifname=bridge, kind="bridge")
+        links.link("add", ifname=bridge, kind="bridge", address=BRIDGE_MAC)
         _write_setting(f"ipv6/conf/{bridge}/disable_ipv6", "1")
         _write_setting(f"ipv4/conf/{bridge}/forwarding", "0")
         index = index_of(links, bridge)

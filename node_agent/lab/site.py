@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
 BRIDGE: Final = "upstream"
+BRIDGE_MAC: Final = "02:53:4c:41:42:01"
+"""Locally administered MAC of both bridges of a lab. The kernel would otherwise change the MAC of a bridge with its
+ports, and after the reboot of one node, the others would send to the old MAC until their ARP entries expire.
+"""
 PORT_PREFIX: Final = "n"
 ECHO_PORT: Final = 7
 HTTP_PORT: Final = 80
@@ -79,7 +83,7 @@ def main() -> None:
 
 def _make_bridge(links: "IPRoute", address: str, length: int) -> None:
     links.link("set", index=index_of(links, "lo"), state="up")
-    links.link("add", ifname=BRIDGE, kind="bridge")
+    links.link("add", ifname=BRIDGE, kind="bridge", address=BRIDGE_MAC)
     index = index_of(links, BRIDGE)
     links.addr("add", index=index, address=address, prefixlen=length)
     links.link("set", index=index, state="up")
