@@ -280,6 +280,7 @@ class Real:
         from node_agent.drivers.machines.qemu import QemuProcesses
 
         self._node, self.changed = node, threading.Event()
+        self._added_taps: list[str] = []
         self._kept_logs = folder / "serial-logs"
         socket = f"/proc/{node.pid}/root/run/libvirt/libvirt-sock"
         self._root_disks_folder = folder / "root-disks"
@@ -304,6 +305,7 @@ class Real:
             ["ip", "tuntap", "add", "dev", name, "mode", "tap", *(["multi_queue"] if many else [])]
         )
         self._node.run(["ip", "link", "set", name, "up"])
+        self._added_taps.append(name)
 
     def delete_tap(self, name: str) -> None:
         self._node.run(["ip", "link", "del", name])
@@ -375,10 +377,12 @@ class Real:
         self.disks.path(slot).write_text("in the way")
 
     def clear(self) -> None:
+        """End all virtual machines of the node, and remove their files and the taps that this object added."""
         for domain in self.hypervisor.domains():
             self.hypervisor.destroy(domain.uuid)
+        for tap in self._added_taps:
+            self._node.run(["ip", "link", "del", tap], check=False)
         for slot in ("slice0", "slice1"):
-            self._node.run(["ip", "link", "del", slot], check=False)
             self.disks.wipe(slot)
             self.root_disks.wipe(slot)
         shutil.rmtree(self._kept_logs, ignore_errors=True)
