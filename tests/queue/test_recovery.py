@@ -311,7 +311,8 @@ async def test_redis_connections_closed_and_reopened_immediately_are_not_logged_
 ) -> None:
     [order_id] = order_ids(1)
     with capture_logs() as log:
-        assert admin.client_kill_filter(user="node-lab-a", skipme=True)
+        # The worker opens its connections in the background.
+        eventually(lambda: admin.client_kill_filter(user="node-lab-a", skipme=True))
         await relay.enqueue(LAB_A, order_id, message(order_id, "order"))
         assert node.next_order() == "order"
     assert [each["event"] for each in log if each["event"].startswith("task_queue")] == []
