@@ -59,7 +59,7 @@ _POLL_SECONDS: Final = 0.01
 
 
 class RoundFailed(Exception):
-    """An export was not verified, or the sealer does not run; the message has its log."""
+    """An export was not verified, or the sealer does not run; the message has the log of the failed program."""
 
 
 class _Site:

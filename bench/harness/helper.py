@@ -29,7 +29,7 @@ def personal_key() -> Iterator[None]:
 
 
 def use_personal_key() -> None:
-    """Use the master key of the benchmark in this process."""
+    """Let this process encrypt and decrypt personal data with the benchmark's master key."""
     use_master_key(MasterKey.of_file(Path(os.environ[_VARIABLE])))
 
 

@@ -38,7 +38,9 @@ class CreationRoute(NamingRoute):
 
 
 async def _valid_body(request: Request) -> CreateAllocation | None:
-    """Return the body of a request that needs no other check; None if FastAPI must handle the request."""
+    """Return the validated body of an ordinary request; None if the request is invalid or unusual, so that FastAPI must
+    handle it.
+    """
     if request.scope["query_string"] or request.headers.get("content-type") != "application/json":
         return None
     try:

@@ -24,7 +24,9 @@ async def sealed_size(conn: psycopg.AsyncConnection) -> int:
 
 
 async def inclusion(conn: psycopg.AsyncConnection, position: int, size: int) -> Inclusion:
-    """Return the proof for a position, at most `size`, which a head must cover. Raises `TreeDamaged`."""
+    """Return the proof that the leaf at `position` is in the tree of the first `size` leaves. `position` is at most
+    `size`, and a head must cover `size`. Raises `TreeDamaged`.
+    """
     hashes = await range_hashes(conn, inclusion_ranges(position - 1, size))
     return Inclusion(position, size, await sealed_leaf(conn, position), hashes)
 

@@ -55,7 +55,8 @@ Open = Annotated[
     typer.Option(
         "--open",
         metavar="RULE",
-        help="Ingress rule, with --network-mode public-nat: tcp/22, tcp/20022:22 or address; repeatable.",
+        help="Ingress rule, with --network-mode public-nat: tcp/22, tcp/20022:22 (public port first), or the word address"
+        " for a whole public address; repeatable.",
         show_default=False,
     ),
 ]

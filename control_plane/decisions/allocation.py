@@ -144,7 +144,7 @@ def against_ssh(state: Allocation) -> list[Objection]:
 
 
 def against_opening_terminal(state: Allocation) -> list[Objection]:
-    """Return the reason why no terminal can be opened in the slices; an empty list if it can."""
+    """Return the reason why no terminal can be opened in the slices; the list is empty if one can be opened."""
     return against_ssh(state) or _against_gateway(state)
 
 
@@ -325,7 +325,9 @@ def miss_deadline(state: Allocation, now: datetime) -> tuple[AllocationFact, ...
 
 
 def is_release_overdue(state: Allocation, deadline: datetime, now: datetime) -> bool:
-    """Return whether slots of an ended allocation still await their proof at its deadline, and this is not recorded."""
+    """Return whether the deadline of the release has passed while slots of the ended allocation still await the proof
+    that they are empty, and no event records this yet.
+    """
     match state:
         case Releasing(overdue=None) | Failed(overdue=None):
             return bool(state.remaining) and deadline <= now

@@ -127,8 +127,8 @@ class Rebuild:
                 raise checkpoints.CheckpointSuperseded(each.name)
 
     async def _swapped(self, projection: Projection, order: Position) -> bool:
-        """Swap the idle and live tables; return whether it succeeded. If an event could not be applied, return False;
-        the next fill of the idle tables finds this event.
+        """Apply the remaining events and swap the idle and live tables; return whether this succeeded. If an event
+        cannot be applied, return False: the next fill of the idle tables meets the same event and records the failure.
         """
         try:
             await self.handle(swap(projection, order))

@@ -126,7 +126,7 @@ async def _seal_until_cancelled(
         try:
             await _seal(dsn, signer, sinks, sealed, connected)
         except (TreeDamaged, LedgerIncomplete, LedgerRestored) as error:
-            log.error("sealing_refused", error=str(error))
+            log.error("sealer_refused_to_seal", error=str(error))
         except (psycopg.errors.UniqueViolation, *DATABASE_UNAVAILABLE) as error:
             log.warning("sealing_restarted_after_error", error=str(error))
         await rest(RETRY_SECONDS)

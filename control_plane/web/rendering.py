@@ -186,8 +186,8 @@ def slot_status(slot: Mapping[str, Any]) -> str:
 
 
 def blocking(node: Mapping[str, Any]) -> list[str]:
-    """Return all reasons that the view of a node has for placing no new slice on it. In the present, the first is
-    `blocked_by`, which views of the past do not have: there, only reasons that follow from events are known.
+    """Return all reasons in the view of a node why no new slice is placed on it. A view of the present begins with its
+    `blocked_by`; a view of the past has no `blocked_by`, only reasons that follow from events.
     """
     found = [
         node["blocked_by"],

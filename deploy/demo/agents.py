@@ -60,7 +60,7 @@ def _started(hosting: Hosting, node: HostedNode, timetable: Timetable) -> Agent 
         agent = Agent(settings, enrol_or_resume(settings, halt), simulated_host, timetable)
         agent.start(halt)
     except (EnrolmentRefused, OSError) as error:
-        log.warning("node_not_started", node=node.node.name, error=str(error))
+        log.warning("simulated_agent_not_started", node=node.node.name, error=str(error))
         return None
     return agent
 

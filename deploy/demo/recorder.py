@@ -511,7 +511,7 @@ class Recorder:
             self.later(planned.lasts * 0.2, partial(self._start, allocation, planned))
 
     async def _start(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
-        reason = Reason("started_by_caller", f"a start was requested by {planned.caller}")
+        reason = Reason("started_by_caller", f"start was requested by {planned.caller}")
         origin = self._of_caller(planned, allocation, f"POST /v1/allocations/{allocation}/start")
         await self._change(allocation, start_allocation(allocation, origin, reason))
         self.later(planned.boots_in, partial(self._carry_out, allocation))

@@ -118,7 +118,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         type=float,
         default=Sizes().days,
         metavar="DAYS",
-        help="length of the history of --demo",
+        help="days of history that --demo creates",
     )
     verbs.choices["reset"].add_argument("--yes", action="store_true", help="skip the confirmation")
     arguments = parser.parse_args(words)

@@ -88,7 +88,7 @@ class Operations:
             try:
                 self._report_result(operation)
             except AlreadyRunning:
-                log.info("operation_already_running")
+                log.info("second_delivery_of_running_operation_ignored")
 
     def close(self) -> None:
         """Halt running operations; the tasks of unfinished operations are requeued."""

@@ -69,7 +69,7 @@ class DeadLetterHandler:
                 log.error("task_queue_entry_unreadable", key=key, reason=reason)
             case Poisoned(message=message) | Failed(message=message) if message.actor == ACTOR:
                 # A request for a stream is not a task: the control plane waits for seconds, and for no report.
-                log.error("stream_request_dead_lettered", stream_id=str(message.order_id))
+                log.error("request_to_open_stream_dead_lettered", stream_id=str(message.order_id))
             case Poisoned(message=message, deliveries=deliveries):
                 self._poisoned(message, deliveries)
             case Failed(message=message, error=ActorNotFound()):
@@ -83,7 +83,7 @@ class DeadLetterHandler:
             case Failed(message=message, error=BadCopy(code=code, reason=explanation)):
                 self._refuse_copy(message, code, explanation)
             case Failed(message=message, error=error):
-                log.error("task_failed", order_id=str(message.order_id), exc_info=error)
+                log.error("task_ended_by_exception", task_id=str(message.order_id), exc_info=error)
                 if not is_order(message.actor):
                     # An operation is not on disk, and nothing resumes it, so its failure must be reported.
                     self._report(

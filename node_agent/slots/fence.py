@@ -72,7 +72,7 @@ class FenceRecord(Wire):
 
 
 class FenceEntry(FenceRecord):
-    """A fence record together with the order parsed from its signed text."""
+    """The stored record of the newest order of a slot, together with this order, parsed from its signed text."""
 
     order: Order = Field(exclude=True)
 

@@ -280,7 +280,9 @@ def test_kept_head_proves_every_head_before_it(sealed: Sealed) -> None:
         assert sealed.verify(kept=kept).differences == []
 
 
-def test_node_session_that_changed_just_before_the_export_is_reported_as_not_sealed(sealed: Sealed) -> None:
+def test_node_session_that_was_renewed_after_the_newest_head_is_reported_as_not_sealed(
+    sealed: Sealed,
+) -> None:
     path = sealed.folder / "later.zst"
     path.write_bytes(asyncio.run(sealed._export(("update work.node_session set number = 4",))))
 

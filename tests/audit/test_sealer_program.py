@@ -202,7 +202,7 @@ def test_sink_that_becomes_available_with_a_head_that_the_database_does_not_have
         until(lambda: sealed(database)[0] == 50, "the ledger is sealed, because the sink is unavailable")
         kept.parent.rename(heads.parent)
         log = tmp_path / "sealer.log"
-        until(lambda: "sealing_refused" in log.read_text(), "the sealer finds the head of the sink")
+        until(lambda: "sealer_refused_to_seal" in log.read_text(), "the sealer finds the head of the sink")
         asyncio.run(grow(database, 50, 50))
         assert sealed(database)[0] == 50
         assert len(heads.read_text().split()) == 1

@@ -392,7 +392,7 @@ def test_stop_of_a_stopped_allocation_returns_at_once(plane: ScriptedPlane, slic
     assert [line.split() for line in outcome.err.splitlines()[1:]] == [["0.00", "s", "stopped"]]
 
 
-def test_stop_of_an_allocation_that_then_fails_ends_with_code_5_and_the_reason(
+def test_stop_command_ends_with_code_5_and_the_reason_if_the_allocation_fails_meanwhile(
     plane: ScriptedPlane, sliceplane: Run
 ) -> None:
     reason = {"code": "deadline_missed", "message": "not stopped: lab-a/0"}

@@ -90,7 +90,7 @@ def test_projections_list_prints_position_lag_stop_and_skipped_events(
         "updated by each append",
         "16 (19984 behind)",
         "position 17: UnreadableEvent",
-        "skips events 3, 5",
+        "skips events at these positions on request: 3, 5",
     ):
         assert part in out
     assert sliceplane("projections", "list", "-o", "json").document == {
@@ -308,7 +308,7 @@ def test_projections_skip_and_retry_send_their_requests_and_print_the_projection
     plane.script("POST /v1/projections/slots/skip", document(projection(skipped=[17])))
     plane.script("POST /v1/projections/slots/retry", document(projection()))
     outcome = sliceplane("projections", "skip", "slots", "17", "--reason", "not ours")
-    assert "skips events 17" in outcome.out
+    assert "skips events at these positions on request: 17" in outcome.out
     assert plane.received[0].body == b'{"position":17,"reason":"not ours"}'
     assert sliceplane("projections", "retry", "slots").code == 0
 

@@ -74,7 +74,7 @@ def test_slot_is_excluded_by_its_third_consecutive_failure_with_the_failures_as_
     assert "machine.start: refused [step_refused]" in excluded.reason.message
 
 
-def test_slot_that_is_excluded_already_is_not_excluded_again() -> None:
+def test_slot_that_is_already_excluded_from_placement_is_not_excluded_again() -> None:
     assert len(slot_failed(failure(S0), (failure(S0),) * LIMIT, EXCLUDED)) == 1
 
 

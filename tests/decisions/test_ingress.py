@@ -104,7 +104,9 @@ def test_first_order_of_a_slot_contains_the_ingress_rules_requested_with_the_all
     assert {each.token.position for each in orders(*requested)} == {3}
 
 
-def test_slot_has_a_due_order_with_its_reserved_ingress_rule_until_the_rule_is_published() -> None:
+def test_order_with_a_reserved_ingress_rule_is_due_for_its_slot_until_the_rule_is_reported_as_applied() -> (
+    None
+):
     [order] = orders(*ACTIVE, RESERVED)
     assert (order.slot_id, order.token.position) == (A, len(ACTIVE) + 1)
     assert isinstance(order.body, ApplySlice)

@@ -333,7 +333,7 @@ def test_list_of_nodes_offers_cli_and_curl_commands_with_the_filters_of_the_page
     assert shlex.split(curl)[-1] == f"{plane.url}/v1/nodes?{query}"
 
 
-def test_list_of_nodes_at_a_past_position_keeps_the_position_and_offers_only_recorded_states(
+def test_links_and_forms_of_the_node_list_at_a_past_position_keep_it_and_omit_states_that_are_not_recorded(
     admin: Browser, plane: RunningPlane
 ) -> None:
     position = plane.last_position()

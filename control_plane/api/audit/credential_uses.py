@@ -56,7 +56,7 @@ class CredentialUses:
                 await store(conn, uses)
         except DATABASE_UNAVAILABLE as error:
             self._uses = uses | self._uses
-            log.warning("credential_uses_unwritable", error=str(error), waiting=len(self._uses))
+            log.warning("times_of_credential_use_not_stored", error=str(error), unstored=len(self._uses))
         except BaseException:
             self._uses = uses | self._uses
             raise

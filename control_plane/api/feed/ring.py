@@ -92,6 +92,8 @@ class Ring:
         self.reach = self.final
 
     def behind(self, position: Position) -> LedgerRange | None:
-        """Return the range with the next events after a position (at least `reach`); None at the end of the ledger."""
+        """Return the range with the next events after `position`; None at the end of the ledger. `position` must be at
+        least `reach`, after which the ring has every event.
+        """
         index = bisect_right(self._ranges, position, key=lambda each: each.upto)
         return self._ranges[index] if index < len(self._ranges) else None

@@ -373,7 +373,7 @@ async def stop(request: Request, principal: Caller, allocation: str) -> Allocati
 )
 async def start(request: Request, principal: Caller, allocation: str) -> AllocationView:
     """Start the slices of a stopped allocation in the same slots. Watch the allocation until it is active."""
-    reason = Reason("started_by_caller", f"a start was requested by {principal.actor}")
+    reason = Reason("started_by_caller", f"start was requested by {principal.actor}")
     return await _execute(start_allocation, request, principal, allocation, reason)
 
 

@@ -47,7 +47,7 @@ def list_requests(
             help="Only requests after this position of the access log, oldest first.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of requests.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of requests to list.")] = 100,
     output: Output = Format.TABLE,
 ) -> None:
     """List the requests that the API has received, newest first, with principal, source and outcome."""

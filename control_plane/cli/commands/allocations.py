@@ -372,7 +372,11 @@ def add_ingress_rule(
     *,
     allocation: AllocationId,
     rule: Annotated[
-        str, typer.Argument(metavar="RULE", help="Ingress rule, such as tcp/22, tcp/20022:22 or address.")
+        str,
+        typer.Argument(
+            metavar="RULE",
+            help="Ingress rule: tcp/22, tcp/20022:22 (public port first), or the word address for a whole public address.",
+        ),
     ],
     slot: Annotated[
         int, typer.Option(min=0, help="Index of the slot in the allocation, counted from 0.")

@@ -56,7 +56,7 @@ def ssh(
         bool | None,
         typer.Option(
             "--certificate/--no-certificate",
-            help="Log in with an SSH certificate for a temporary key, and the own keys after it.",
+            help="Offer an SSH certificate for a temporary key first, then your own keys.",
             show_default="with a certificate if the allocation has gateway access and there is no --identity",
         ),
     ] = None,

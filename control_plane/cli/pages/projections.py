@@ -47,7 +47,7 @@ def _notes(item: Projection) -> Iterator[Text]:
         if item.rebuild.waits_for:
             yield Text(item.rebuild.waits_for, "yellow")
     if item.skipped:
-        yield Text(f"skips events {', '.join(map(str, item.skipped))}")
+        yield Text(f"skips events at these positions on request: {', '.join(map(str, item.skipped))}")
 
 
 def differences(items: Iterable[Difference]) -> RenderableType:

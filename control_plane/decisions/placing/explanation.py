@@ -155,7 +155,7 @@ class Unplaced(Conflict):
         self.groups, self.outlook = tuple(groups), outlook
 
     def with_outlook(self, outlook: Outlook) -> "Unplaced":
-        """Return the same refusal with an outlook."""
+        """Return the same refusal with an outlook: what is possible instead of the refused request."""
         return Unplaced(self.objections, self.groups, outlook)
 
 
@@ -213,9 +213,7 @@ def field_of_sku(place: int) -> str:
 
 
 def only_simulated_left(count: int, demand: Demand) -> Objection:
-    """Return the objection to a request for which only simulated nodes have free slots, and that names none of these
-    nodes.
-    """
+    """Return the objection to a request that names no simulated node although only simulated nodes have free slots."""
     reason = (
         f"only simulated nodes have {free_slots(count, demand)}, and this deployment does not place slices on them; "
         "name one as the request's node, or set SLICEPLANE_PLACE_ON_SIMULATED_NODES=true for the API"

@@ -119,7 +119,9 @@ async def _page(visit: Visit, kind: str, command: str) -> Response:
 
 
 def _slot_id(allocation: Mapping[str, Any] | None, slot: str) -> str | None:
-    """Return the id of the slot with a number in an allocation; None if it is not known or not a slot."""
+    """Return the id of the allocation's slot with the number `slot`; None if the allocation is not known or has no slot
+    with this number.
+    """
     slots, number = [] if allocation is None else allocation["slots"], _number(slot)
     return str(slots[number]["slot_id"]) if isinstance(number, int) and number < len(slots) else None
 

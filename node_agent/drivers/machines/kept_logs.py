@@ -33,7 +33,7 @@ class KeptLogsFolder:
                 if earlier != path:
                     earlier.unlink(missing_ok=True)
         except OSError as error:
-            raise HostRefused(f"cannot keep log file {path}: {error}") from error
+            raise HostRefused(f"cannot store the log of an ended guest as {path}: {error}") from error
 
     def find(self, slot: str, guest: UUID, most: int) -> tuple[bytes, int] | None:
         try:

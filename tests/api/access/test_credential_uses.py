@@ -110,7 +110,7 @@ def test_last_uses_of_api_keys_are_written_after_a_failed_write_with_the_latest_
         return bool(plane.rows(query))
 
     def is_late() -> bool:
-        return "credential_uses_unwritable" in [line["event"] for line in lines]
+        return "times_of_credential_use_not_stored" in [line["event"] for line in lines]
 
     async def run() -> None:
         url = plane.settings.database_url.get_secret_value()

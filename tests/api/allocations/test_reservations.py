@@ -150,7 +150,9 @@ def test_reservation_beyond_the_free_slots_is_accepted_and_shows_how_many_slots_
     assert state(plane) == (4, 2, 2, 2), "the slot is not proved empty yet"
 
 
-def test_projects_with_reservations_of_one_sku_keep_each_others_slots(plane: RunningPlane) -> None:
+def test_project_with_a_reservation_cannot_take_slots_that_are_reserved_for_another_project(
+    plane: RunningPlane,
+) -> None:
     Node(plane, "n1", slots=4)
     assert reserve(plane, 2).is_success
     assert reserve(plane, 1, "speech").is_success

@@ -311,7 +311,7 @@ def allocate_with(client: httpx.Client) -> httpx.Response:
     return client.post("/allocations", json={"sku": "lab.small", "ssh_authorized_keys": [KEY]})
 
 
-def test_nothing_is_placed_after_the_cordon_of_a_node_and_its_drain_ends_while_callers_create_allocations(
+def test_cordoned_node_gets_no_new_slice_and_ends_its_drain_while_callers_create_allocations(
     plane: RunningPlane,
 ) -> None:
     slots, creators = 64, count(64, 4)

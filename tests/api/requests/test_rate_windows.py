@@ -51,7 +51,7 @@ async def own_redis() -> AsyncIterator[Redis]:
 
 
 def charge(limit: int, seconds: int = 60, name: str = "principal") -> Charge:
-    """Return one request, counted in a quota of a subject that no other test uses."""
+    """Return the charge of one request to a quota of `limit` requests in `seconds`. No other test uses its subject."""
     return Charge(Quota(name, limit, seconds), uuid4().hex)
 
 

@@ -176,7 +176,7 @@ def test_task_that_its_node_had_not_started_is_cancelled(emptied_plane: RunningP
     assert node.task(task)["state"] == "cancelled"
 
 
-def test_order_of_an_allocation_is_listed_as_a_task_only_if_the_filter_matches(
+def test_list_of_tasks_has_the_order_of_an_allocation_only_if_node_slot_state_and_kind_filters_match_it(
     emptied_plane: RunningPlane,
 ) -> None:
     node, allocation = node_with_allocation(emptied_plane)

@@ -65,7 +65,9 @@ def test_user_logs_in_at_the_provider_and_returns_to_the_requested_page(plane: R
     assert browser.open("/allocations/new").status == 200
 
 
-def test_request_for_a_code_has_a_challenge_and_a_state_of_the_browser(plane: RunningPlane) -> None:
+def test_each_authorization_request_has_its_own_pkce_challenge_and_state_parameter(
+    plane: RunningPlane,
+) -> None:
     answers = []
     for _ in range(2):
         browser = Browser(plane)
