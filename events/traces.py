@@ -28,7 +28,8 @@ def started(cause: UUID) -> str:
 def continued(context: str | None, cause: UUID) -> str | None:
     """Return the context of a direct consequence of `cause`, in the trace of `context`.
 
-    Return None if there is no context, or if it is invalid: an invalid one must be ignored (section 4.3).
+    Return None if there is no context, or if it is invalid: an invalid one must be ignored (W3C Trace Context,
+    section 4.3).
     """
     found = _parsed(context)
     return None if found is None else _context(found["trace"], cause, int(found["flags"], 16) & _SAMPLED)

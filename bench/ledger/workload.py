@@ -1,7 +1,7 @@
 """Commands of the append benchmark: events of typical size, built before the clock starts.
 
-Streams are named after the side that writes them, so that all sides can write the same events into one database without
-a conflict.
+The name of a stream begins with the name of the compared implementation that writes it, so that all of them can write
+the same events into one database without a conflict.
 """
 
 from datetime import UTC, datetime

@@ -16,7 +16,7 @@ FORMAT: Final = 1
 
 
 class _Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """Base class of all lines."""
+    """Base class of the kinds of lines in an export of the ledger."""
 
 
 class ExportLine(_Line, frozen=True, tag="export"):

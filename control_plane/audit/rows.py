@@ -151,7 +151,7 @@ def sealed_data_of(row: bytes, stream: bytes, event_type: bytes) -> tuple[int, b
 
 
 def dead_of(row: bytes) -> Dead:
-    """Return the columns of a dead position. Raises `BadRow`."""
+    """Return the columns of a dead position from its row. Raises `BadRow` if one is missing or has another type."""
     try:
         count, t1, n1, position, t2, n2, t3, seen_by = _DEAD.unpack_from(row)
         is_valid = (count, t1, n1, t2, n2, t3) == (5, _INT8, 8, _TIMESTAMPTZ, 8, _TEXT) and seen_by >= 0

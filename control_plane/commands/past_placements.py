@@ -210,7 +210,7 @@ def _or_default(column: sa.ColumnElement[Any], default: object) -> sa.ColumnElem
 def _with_past(
     table: sa.Table, past: sa.Select[tuple[Any, ...]], rows: Mapping[str, Row | None]
 ) -> sa.Subquery:
-    """Return the query with the rows of the table, and for the keys of `rows` those of `past` instead."""
+    """Return a query of the rows of `table`, in which rows with a key in `rows` are replaced by the rows of `past`."""
     [key] = table.primary_key.columns
     present = sa.select(*(table.c[each.name] for each in past.selected_columns))
     others = present.where(key != sa.all_(sa.cast([*rows], ARRAY(sa.Text))))

@@ -371,8 +371,8 @@ def stop(state: Allocation, reason: Reason, deadline: datetime) -> tuple[Allocat
 
 
 def against_stopping(state: Allocation) -> list[Objection]:
-    """Return the reason why the allocation's state does not permit a stop; an empty list if it does, or if a stop has
-    been requested before. It does not concern the agents of its nodes, which may not support a stop.
+    """Return the reason why the allocation's state does not permit a stop; the list is empty if it does, or if a stop
+    was requested before. Whether the agents of its nodes support a stop is not checked here.
     """
     match state:
         case Active() | Starting() | Stopping() | Stopped():

@@ -78,8 +78,8 @@ class LeaseTerm(NamedTuple):
         return min(passed) if passed else max(left, default=None)
 
     def is_open(self, lead: timedelta) -> bool:
-        """Return whether the end may still be announced for a lead time: it is shorter than the term, and than each
-        lead time that was announced before.
+        """Return whether the end may still be announced with this lead time: whether the lead time is shorter than the
+        term, and than every lead time that was announced before.
         """
         return lead < (self.ends_at - self.began_at if self.announced is None else self.announced)
 

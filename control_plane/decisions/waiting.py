@@ -111,8 +111,8 @@ def may_wait(refusal: Conflict) -> bool:
 
 
 def one_pass(queue: Iterable[QueuedRequest]) -> Generator[Try | Keep, Outcome, None]:
-    """Yield the steps of one pass over the waiting requests, which are in their order; the caller sends the outcome of
-    each attempt.
+    """Yield the steps of one pass over `queue`, the waiting requests in the order of their turn. The caller passes the
+    outcome of each attempt with `send`.
     """
     refused, kept = set[Hashable](), set[str]()
     for each in queue:

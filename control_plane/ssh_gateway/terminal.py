@@ -121,7 +121,7 @@ class TerminalCaller:
             self._terminal.cancel()
             [failure] = await asyncio.gather(self._terminal, return_exceptions=True)
             if isinstance(failure, Exception):
-                log.error("terminal_failed", exc_info=failure)
+                log.error("browser_terminal_failed", exc_info=failure)
         if self._writer is not None:
             # The connections close the sockets that they were given.
             self._writer.close()

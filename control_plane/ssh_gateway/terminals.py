@@ -201,7 +201,7 @@ class Terminals:
         finally:
             self._gateway.terminals.discard(caller)
             await caller.close()
-        log.info("terminal_ended", actor=caller.actor, code=reason.code)
+        log.info("browser_terminal_ended", actor=caller.actor, code=reason.code)
         ended = {"state": "ended", "reason": {"code": reason.code, "message": reason.message}}
         await _end(browser, ended, _ENDED)
 

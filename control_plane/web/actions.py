@@ -56,7 +56,7 @@ REASON: Final = Field("reason", "Reason (recorded)", example="REASON")
 
 
 class Call(NamedTuple):
-    """A request of the API. `path` follows the path of the resource."""
+    """A request that a page sends to the API. `path` is appended to the path of the resource."""
 
     method: str
     path: tuple[str, ...] = ()

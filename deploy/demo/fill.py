@@ -135,7 +135,9 @@ def _schedule_incidents(recorder: Recorder, fleet: list[DemoNode], began: dateti
         recorder.at(began + whole * random.uniform(0.1, 1), partial(recorder.repair_drift, node, *drift))
     updated, cordoned = fleet[0].name, fleet[min(1, len(fleet) - 1)].name
     recorder.at(began + whole * 0.3, partial(recorder.cordon, updated, "update of its firmware"))
-    recorder.at(began + whole * 0.32, partial(recorder.uncordon, updated, "its firmware was updated"))
+    recorder.at(
+        began + whole * 0.32, partial(recorder.uncordon, updated, "the firmware of the node was updated")
+    )
     recorder.at(began + whole * 0.97, partial(recorder.cordon, cordoned, "its fan is loud"))
     recorder.at(began + whole * 0.45, partial(recorder.reprovision, "its address was published"))
     recorder.at(began + whole * 0.7, partial(recorder.retire, "its disk is slow"))

@@ -70,8 +70,8 @@ async def publish_with(handle: Handle) -> None:
 
 
 def publish_lab_catalogue(database: URL) -> None:
-    """Create those entries of the lab's catalogue that do not exist in a database. Its URL contains the role of the
-    application.
+    """Create the entries of the lab's catalogue that a database does not have yet. `database` is its URL, with the role
+    of the application as its user.
     """
     asyncio.run(_publish(database))
 

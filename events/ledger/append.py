@@ -112,8 +112,8 @@ class TakenKeys(NamedTuple):
     cursor: psycopg.AsyncCursor[list[int]]
 
     async def new(self) -> Collection[int]:
-        """Return the indexes of those keys that no request had used. Of a key that is listed twice, it is the first
-        index.
+        """Return the indexes of the keys that no earlier request has used. Of a key that is listed twice, only its
+        first index is returned.
         """
         return await self.cursor.fetchone() or ()
 

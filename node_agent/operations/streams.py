@@ -76,7 +76,7 @@ class Streams:
         try:
             socket = StreamSocket(self._settings, self._session, request.stream_id)
         except ControlPlaneUnavailable as error:
-            log.warning("stream_not_opened", stream_id=str(request.stream_id), reason=str(error))
+            log.warning("slice_stream_not_opened", stream_id=str(request.stream_id), reason=str(error))
             return
         console = self._console(request)
         try:
@@ -86,7 +86,7 @@ class Streams:
                 return
             socket.opened(ConsoleOpened())
         except ControlPlaneUnavailable as error:
-            log.warning("stream_not_opened", stream_id=str(request.stream_id), reason=str(error))
+            log.warning("slice_stream_not_opened", stream_id=str(request.stream_id), reason=str(error))
             if not isinstance(console, Reason):
                 console.close()
                 self._consoles.free(request)
@@ -113,7 +113,7 @@ class Streams:
         except HostUnreadable as error:
             return _reason("host_unreadable", str(error))
         except Exception as error:
-            log.exception("stream_failed", stream_id=str(request.stream_id))
+            log.exception("slice_stream_failed", stream_id=str(request.stream_id))
             return _reason("internal_error", f"{type(error).__name__}: {error}")
 
     def _opener_of(self, request: StreamRequest) -> Callable[[SliceNetwork, AllocationId], Console]:
@@ -133,9 +133,15 @@ class Streams:
             self._control_plane.send_serial_log(self._serial_log(request))
         except RequestRejected as refused:
             # The control plane no longer waits for this answer, or has it already.
-            log.info("stream_answer_refused", stream_id=str(request.stream_id), reason=refused.reason)
+            log.info(
+                "answer_to_slice_stream_request_refused",
+                stream_id=str(request.stream_id),
+                reason=refused.reason,
+            )
         except ControlPlaneUnavailable as error:
-            log.warning("stream_answer_not_sent", stream_id=str(request.stream_id), reason=str(error))
+            log.warning(
+                "answer_to_slice_stream_request_not_sent", stream_id=str(request.stream_id), reason=str(error)
+            )
 
     def _serial_log(self, request: StreamRequest) -> SerialLogSent:
         try:
@@ -143,7 +149,7 @@ class Streams:
         except HostUnreadable as error:
             return _failed(request, "host_unreadable", str(error))
         except Exception as error:
-            log.exception("stream_failed", stream_id=str(request.stream_id))
+            log.exception("slice_stream_failed", stream_id=str(request.stream_id))
             return _failed(request, "internal_error", f"{type(error).__name__}: {error}")
         if found is None:
             return _failed(request, "slice_not_on_node", _no_log(request))

@@ -434,8 +434,8 @@ def _is_called(link: str, pattern: Any) -> bool:
 
 
 def _unmarked(right: Any) -> Share:
-    """Return whether all, some or none of the packets of slices match the mark `right`. The packets have no mark, which
-    counts as mark 0.
+    """Return whether all, some or none of the packets of slices match a comparison of their mark with `right`, the
+    right side of the rule's expression. The packets have no mark, which counts as mark 0.
     """
     return "all" if right == 0 else "none" if isinstance(right, int) else "some"
 

@@ -63,7 +63,7 @@ def declare_actors(
             request = read_request(verify(payload).task)
         except (BadCopy, MalformedRequest) as refused:
             # A request for a stream is not a task, so no report is sent: the control plane stops waiting after seconds.
-            log.warning("invalid_or_expired_stream_request_refused", reason=str(refused))
+            log.warning("invalid_or_expired_slice_stream_request_refused", reason=str(refused))
             return
         open_stream(request)
 

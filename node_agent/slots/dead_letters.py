@@ -69,7 +69,7 @@ class DeadLetterHandler:
                 log.error("task_queue_entry_unreadable", key=key, reason=reason)
             case Poisoned(message=message) | Failed(message=message) if message.actor == ACTOR:
                 # A request for a stream is not a task: the control plane waits for seconds, and for no report.
-                log.error("request_to_open_stream_dead_lettered", stream_id=str(message.order_id))
+                log.error("slice_stream_request_dead_lettered", stream_id=str(message.order_id))
             case Poisoned(message=message, deliveries=deliveries):
                 self._poisoned(message, deliveries)
             case Failed(message=message, error=ActorNotFound()):

@@ -251,7 +251,7 @@ def test_head_that_contradicts_a_kept_head_is_refused_and_not_kept(
     assert "is not one of the trusted keys" in done.err
 
 
-def test_watch_keeps_each_new_head_until_it_contradicts_the_kept_ones(
+def test_audit_watch_keeps_each_new_head_and_fails_at_the_first_head_that_contradicts_a_kept_one(
     plane: RunningPlane, key_file: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "heads"

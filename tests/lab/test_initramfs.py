@@ -113,7 +113,7 @@ def test_script_in_vendor_data_restores_the_options_of_a_key_that_cloud_init_per
     assert keys.read_text().splitlines() == expected
 
 
-def test_vendor_data_without_keys_with_options_is_a_cloud_config() -> None:
+def test_vendor_data_is_a_plain_cloud_config_if_no_ssh_key_has_options() -> None:
     assert vendor_data([PLAIN]).get_payload() == "#cloud-config\ndisable_root: false\nssh_pwauth: false\n"
 
 

@@ -80,7 +80,7 @@ def test_timeline_of_a_released_allocation_contains_every_event_in_order_with_ac
     assert all(event["causation_id"] in events for event in by_node)
 
 
-def test_watch_sends_the_announcement_that_a_lease_ends_soon_again_after_the_renewal_of_the_lease(
+def test_watch_of_an_allocation_announces_the_end_of_its_lease_once_more_after_a_renewal(
     site: Site,
 ) -> None:
     def announced(stream: Stream) -> dict[str, Any]:

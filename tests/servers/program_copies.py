@@ -132,7 +132,7 @@ def _template() -> Template:
 
 
 def pytest_sessionstart() -> None:
-    """Start each `Child` of this pytest process as a copy, instead of by `start_process`."""
+    """Let this pytest process start each `Child` as a copy of the template process, not as a new process."""
     Child.starter = staticmethod(start_copy)
 
 

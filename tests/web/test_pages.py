@@ -610,7 +610,9 @@ def test_search_finds_an_allocation_and_a_task_by_the_shortened_id(
         assert "Nothing that you may read" in admin.open("/search", q=text).text, text
 
 
-def test_field_of_the_search_names_what_it_finds_and_that_a_time_may_follow(admin: Browser) -> None:
+def test_hints_of_the_search_field_list_what_can_be_found_and_that_a_time_may_follow_the_term(
+    admin: Browser,
+) -> None:
     [field] = [found for _, found in admin.open("/").tags if found.get("name") == "q"]
     assert field["placeholder"] == "Id, name, IP, MAC, a time"
     for text in (str(field["aria-label"]), str(field["title"])):

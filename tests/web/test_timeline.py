@@ -1,4 +1,6 @@
-"""Timelines of the web console: folds, idle times, levels, and many events in Chromium."""
+"""Timelines of the web console: groups of events that can be opened, times without events, the choice of the importance
+of shown events, and timelines of many events in Chromium.
+"""
 
 import json
 import re

@@ -215,12 +215,12 @@ async def join_node(plane: Plane, socket: WebSocket, stream: UUID, node: NodeId)
             try:
                 await _until_one_ends(end.run(_FIRST), _from_node(socket, end), _to_node(socket, end))
             except PairEnded:
-                log.info("stream_of_node_lost_its_caller", stream_id=str(stream), node=node)
+                log.info("slice_stream_of_node_lost_its_caller", stream_id=str(stream), node=node)
             finally:
                 await end.close("")
     except REDIS_UNAVAILABLE as error:
         log.info(
-            "node_stream_ended_because_redis_is_unavailable",
+            "slice_stream_of_node_ended_because_redis_is_unavailable",
             stream_id=str(stream),
             node=node,
             error=str(error),

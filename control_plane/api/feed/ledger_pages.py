@@ -141,8 +141,9 @@ async def _find_listed(
     *,
     descending: bool = False,
 ) -> Found:
-    """Return the matching events among the listed ones of a range, in order or, with `descending`, newest first.
-    `reached` is the last position that the search has covered: with `descending` the lowest.
+    """Return the events of a range that match a filter by correlation or project, in order or, with `descending`,
+    newest first. Read models list their positions. `reached` of the result is the last position that the search has
+    covered: with `descending` the lowest.
     """
     positions = await _listed(conn, pick, after, upto, descending=descending)
     end = Position(after + 1) if descending else upto

@@ -225,7 +225,10 @@ def serial_log(
     tail: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Only the last N lines.", show_default="all, at most the last mebibyte"
+            min=1,
+            metavar="N",
+            help="Only the last N lines.",
+            show_default="the whole log, but at most its last mebibyte",
         ),
     ] = None,
     output: Output = Format.TABLE,

@@ -112,7 +112,8 @@ def publish_sku(
         typer.Option(help="Fabric that a slot must offer: ib, roce, ethernet or none.", show_default="none"),
     ] = None,
     network_mode: Annotated[
-        list[str] | None, typer.Option(help="Allowed network mode; repeatable.", show_default="all modes")
+        list[str] | None,
+        typer.Option(help="Network mode that requests may choose; repeatable.", show_default="all modes"),
     ] = None,
     rate_mbit: Annotated[
         int | None, typer.Option(help="Rate limit in each direction, in Mbit/s.", show_default="no limit")
@@ -193,7 +194,8 @@ def publish_image(
         str | None, typer.Option(help="User that SSH keys log in as.", show_default="root")
     ] = None,
     minimum_disk_gib: Annotated[
-        int | None, typer.Option(help="Smallest root disk in GiB.", show_default="no disk")
+        int | None,
+        typer.Option(help="Minimum size of a root disk with this image, in GiB.", show_default="no disk"),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:

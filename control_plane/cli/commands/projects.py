@@ -65,7 +65,9 @@ def describe(
 def archive(
     context: typer.Context, *, project: ProjectId, reason: Why, output: Output = Format.TABLE
 ) -> None:
-    """Archive a project after its allocations are released. It can be read, but not changed any more."""
+    """Archive a project. This is refused while an allocation is not released. An archived project can be read, but not
+    changed.
+    """
     with session(context, output) as current:
         current.screen.one(current.send(calls.archive_project(project, reason)), pages.project)
 

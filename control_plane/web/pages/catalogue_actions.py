@@ -207,7 +207,9 @@ def _initial_of_image(view: View) -> Names:
 
 def _facts_of_image(view: View, _currency: str) -> Facts:
     check, size = view["readiness"], view["size_bytes"]
-    line = Markup(", which sends a line that begins with <code>{}</code>").format(check["banner"])
+    line = Markup(", and the server at this port sends a line that begins with <code>{}</code>").format(
+        check["banner"]
+    )
     return {
         "Format": _FORMATS[view["format"]],
         "Digest": Markup("<code>{}</code>").format(view["digest"]) if view["digest"] else _NONE,

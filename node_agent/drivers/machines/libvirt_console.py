@@ -62,7 +62,7 @@ def _connect(uri: str) -> Any:
     try:
         return libvirt.open(uri)
     except libvirt.libvirtError as error:
-        raise HostUnreadable(f"libvirt cannot connect for a console: {error}") from error
+        raise HostUnreadable(f"cannot connect to libvirt to open a console: {error}") from error
 
 
 def open_display(uri: str, domain: UUID) -> SocketConsole:

@@ -186,7 +186,8 @@ def _overwrite(path: Path, until: float) -> None:
             end = start
             if end > 0 and time.monotonic() > until:
                 raise HostUnreadable(
-                    f"the file {path} is being overwritten: {end} bytes are left; the next attempt continues"
+                    f"the erasure of the file {path} is not finished: {end} bytes must still be overwritten; the next"
+                    " attempt continues"
                 )
     path.unlink()
 

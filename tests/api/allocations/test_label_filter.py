@@ -1,4 +1,6 @@
-"""The list of allocations can be limited to those with labels; pages follow each other, now and as of the past."""
+"""The list of allocations can be filtered by labels, and its pages have no gaps or repetitions, now and at a past
+time.
+"""
 
 from typing import Any
 

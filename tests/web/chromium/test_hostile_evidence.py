@@ -53,7 +53,7 @@ def test_evidence_of_a_node_and_output_of_a_guest_run_and_break_no_page(
         visitor.text_of(path)
 
 
-def test_texts_of_service_accounts_keys_and_sessions_run_and_break_no_page(
+def test_hostile_texts_of_accounts_and_keys_and_sessions_are_shown_and_neither_run_nor_break_a_page(
     visitor: Visitor, running_plane: RunningPlane
 ) -> None:
     texts = [_SEPARATOR.join(HOSTILE_TEXTS[first : first + 6]) for first in range(0, len(HOSTILE_TEXTS), 6)]
