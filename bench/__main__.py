@@ -110,7 +110,7 @@ def _cells(found: Measurement) -> tuple[str, str, str, str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="./dev bench",
-        description="Runs a benchmark with its own Postgres and Redis. Their data is in a temporary folder.",
+        description="Runs a benchmark on servers that it starts itself, with their data in a temporary folder.",
         epilog=f"benchmarks:\n{_listed()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -59,7 +59,7 @@ _POLL_SECONDS: Final = 0.01
 
 
 class RoundFailed(Exception):
-    """An export was not verified, or the sealer does not run; the message has the log of the failed program."""
+    """The sealer exited or was too slow (the message has its log), or an export has a difference (which it names)."""
 
 
 class _Site:

@@ -1,7 +1,7 @@
 """Commands of the append benchmark: events of typical size, built before the clock starts.
 
-The name of a stream begins with the name of the compared implementation that writes it, so that all of them can write
-the same events into one database without a conflict.
+Names of streams begin with "one" or contain "full", so that commands with one event and full commands can be appended
+to one ledger without a conflict. The compared implementations have tables of their own.
 """
 
 from datetime import UTC, datetime
@@ -21,10 +21,10 @@ _TRACE: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 _ANSWER: Final = '{"id":"alc-01h455vb4pex5vsknk084sn02q","state":"placed","slots":["lab-a/0","lab-a/1"]}'
 
 
-def one_event(connection: int, index: int, *, prefix: str = "one") -> LedgerCommand:
+def one_event(connection: int, index: int) -> LedgerCommand:
     """Return a connection's command number `index` (from 0), which appends one event.
 
-    Each `STREAM_LENGTH` commands in a row append to the same stream. Stream names begin with `prefix`.
+    Each `STREAM_LENGTH` commands in a row append to the same stream.
     """
     number, version = divmod(index, STREAM_LENGTH)
     fact = SliceReady(
@@ -34,7 +34,7 @@ def one_event(connection: int, index: int, *, prefix: str = "one") -> LedgerComm
         port=22,
         banner="SSH-2.0-dropbear_2022.83",
     )
-    return LedgerCommand((Change(StreamId(f"{prefix}-{connection}-{number}"), version, (fact,)),), _cause())
+    return LedgerCommand((Change(StreamId(f"one-{connection}-{number}"), version, (fact,)),), _cause())
 
 
 def full_command(connection: int, index: int) -> LedgerCommand:

@@ -38,8 +38,8 @@ class CreationRoute(NamingRoute):
 
 
 async def _valid_body(request: Request) -> CreateAllocation | None:
-    """Return the validated body of an ordinary request; None if the request is invalid or unusual, so that FastAPI must
-    handle it.
+    """Return the body of a request without a query string that has the content type `application/json` and a valid
+    body; None for every other request, which FastAPI must handle.
     """
     if request.scope["query_string"] or request.headers.get("content-type") != "application/json":
         return None

@@ -55,8 +55,8 @@ Open = Annotated[
     typer.Option(
         "--open",
         metavar="RULE",
-        help="Ingress rule, with --network-mode public-nat: tcp/22, tcp/20022:22 (public port first), or the word address"
-        " for a whole public address; repeatable.",
+        help="Ingress rule, with --network-mode public-nat: PROTOCOL/PORT, such as tcp/22 or udp/53;"
+        " PROTOCOL/PUBLIC_PORT:PORT, such as tcp/20022:22; or the word address for a whole public address. Repeatable.",
         show_default=False,
     ),
 ]

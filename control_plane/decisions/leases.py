@@ -79,7 +79,7 @@ class LeaseTerm(NamedTuple):
 
     def is_open(self, lead: timedelta) -> bool:
         """Return whether the end may still be announced with this lead time: whether the lead time is shorter than the
-        term, and than every lead time that was announced before.
+        term, and than every lead time that was announced in this term.
         """
         return lead < (self.ends_at - self.began_at if self.announced is None else self.announced)
 

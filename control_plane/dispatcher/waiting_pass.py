@@ -83,7 +83,7 @@ async def follow_capacity(handle: Handle, placing: Placing, changed: asyncio.Eve
         except DATABASE_UNAVAILABLE as error:
             log.warning("database_unavailable", error=str(error))
         except Exception:  # a defect of the queue must not stop the orders of nodes
-            log.exception("placement_of_waiting_requests_failed")
+            log.exception("placement_of_waiting_requests_interrupted")
         try:
             await asyncio.wait_for(changed.wait(), PASS_SECONDS)
         except TimeoutError:

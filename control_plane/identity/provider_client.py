@@ -96,7 +96,7 @@ async def json_object(
     statuses: tuple[int, ...] = (httpx.codes.OK,),
 ) -> ProviderAnswer:
     """Send a request and return the answer, a JSON object. Raises `FetchFailed` if the HTTP status is not one of
-    `statuses` or the body is unusable, and an exception of `UNREACHABLE` if the provider cannot be reached.
+    `statuses` or the body is unusable, and one of the exceptions in `UNREACHABLE` if the provider does not answer.
     """
     raw = bytearray()
     async with client.stream(method, url, data=form) as answer:

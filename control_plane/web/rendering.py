@@ -186,8 +186,8 @@ def slot_status(slot: Mapping[str, Any]) -> str:
 
 
 def blocking(node: Mapping[str, Any]) -> list[str]:
-    """Return all reasons in the view of a node why no new slice is placed on it. A view of the present begins with its
-    `blocked_by`; a view of the past has no `blocked_by`, only reasons that follow from events.
+    """Return all reasons in the view of a node why no new slice is placed on it. The first is its `blocked_by`, if it
+    has one; that of a past view is always null, so only reasons that follow from events are returned.
     """
     found = [
         node["blocked_by"],

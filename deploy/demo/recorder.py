@@ -498,7 +498,7 @@ class Recorder:
         self.later(timedelta(seconds=40), partial(self._report_ready, allocation))
 
     async def _stop(self, allocation: AllocationId, planned: PlannedAllocation) -> None:
-        reason = Reason("stopped_by_caller", f"a stop was requested by {planned.caller}")
+        reason = Reason("stopped_by_caller", f"stop was requested by {planned.caller}")
         origin = self._of_caller(planned, allocation, f"POST /v1/allocations/{allocation}/stop")
         if not await self._change(allocation, stop_allocation(allocation, origin, reason)):
             return

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 BRIDGE: Final = "upstream"
 BRIDGE_MAC: Final = "02:53:4c:41:42:01"
-"""Locally administered MAC of both bridges of a lab. The kernel would otherwise change the MAC of a bridge with its
-ports, and after the reboot of one node, the others would send to the old MAC until their ARP entries expire.
+"""Locally administered MAC of both bridges of a lab. Without it, the kernel could change the MAC of a bridge when a
+port is added or removed: after the start or reboot of one node, the other nodes would send to the old MAC until their
+ARP entries expire.
 """
 PORT_PREFIX: Final = "n"
 ECHO_PORT: Final = 7

@@ -83,7 +83,7 @@ class DeadLetterHandler:
             case Failed(message=message, error=BadCopy(code=code, reason=explanation)):
                 self._refuse_copy(message, code, explanation)
             case Failed(message=message, error=error):
-                log.error("task_ended_by_exception", task_id=str(message.order_id), exc_info=error)
+                log.error("task_ended_by_exception", message_id=str(message.order_id), exc_info=error)
                 if not is_order(message.actor):
                     # An operation is not on disk, and nothing resumes it, so its failure must be reported.
                     self._report(

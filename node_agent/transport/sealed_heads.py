@@ -156,7 +156,7 @@ class SealedHeads:
         return f"the proof does not show that {stored_head(text)} is consistent with the held {stored_head(held)}"
 
     def _refuse(self, text: str, code: HeadCode, objection: str) -> None:
-        log.error("head_from_control_plane_refused", code=code, reason=objection)
+        log.error("sealed_head_from_control_plane_failed_check", code=code, reason=objection)
         record = self._record
         if code in record.refused:
             return

@@ -189,7 +189,7 @@ def test_erasure_is_refused_with_every_reason_while_the_project_holds_a_slot_or_
     assert plane.rows("select count(*) from keys.project_key where secret is null") == [(0,)]
 
 
-def test_second_erasure_of_a_project_changes_nothing_and_its_next_allocation_is_encrypted_with_a_new_key(
+def test_second_erasure_of_a_project_changes_nothing_and_its_next_allocation_creates_a_new_key(
     plane: RunningPlane, admin: httpx.Client
 ) -> None:
     release(start(plane, admin))

@@ -44,7 +44,7 @@ def applied(facts: tuple[AllocationFact, ...]) -> list[ApplySlice]:
 @pytest.mark.parametrize(
     ("sku", "memory_mib", "rate_mbit"), [("lab.small", 96, None), ("lab.medium", 192, 100)]
 )
-def test_order_of_an_allocation_that_the_first_version_recorded_has_the_fixed_vm_size_of_that_version(
+def test_order_of_an_allocation_that_the_first_release_recorded_has_the_fixed_vm_size_of_that_release(
     sku: str, memory_mib: int, rate_mbit: int | None
 ) -> None:
     request = msgspec.structs.replace(REQUESTED, sku=SkuName(sku))
@@ -58,7 +58,7 @@ def test_order_of_an_allocation_that_the_first_version_recorded_has_the_fixed_vm
     assert '"readiness":{"port":22,"banner":"SSH-","deadline_seconds":120}' in first.model_dump_json()
 
 
-def test_order_of_an_allocation_that_the_first_version_recorded_has_the_readiness_check_from_its_events() -> (
+def test_order_of_an_allocation_that_the_first_release_recorded_has_the_readiness_check_from_its_events() -> (
     None
 ):
     bodies = applied((PROVISIONING[0], WEB, *PROVISIONING[1:]))

@@ -165,7 +165,7 @@ def test_late_reports_about_old_slots_of_a_replaced_allocation_do_not_change_the
     assert life.slice_stopped(state, A, forced=False) == ()
 
 
-def test_removal_proof_of_an_old_slot_is_recorded_exactly_once_whatever_the_state_of_the_allocation() -> None:
+def test_removal_proof_of_an_old_slot_of_a_replaced_allocation_is_recorded_once_before_its_release() -> None:
     stopping = (*ACTIVE_AGAIN, AllocationStopping(ID, REASON, SOON))
     stopped = (*stopping, SliceStopped(ID, C, False), SliceStopped(ID, D, False), AllocationStopped(ID))
     for facts in (AGAIN, (*AGAIN, SliceStarting(ID, C)), ACTIVE_AGAIN, stopping, stopped):

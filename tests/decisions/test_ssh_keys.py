@@ -24,7 +24,9 @@ def point(curve: str, form: PublicFormat = PublicFormat.UncompressedPoint) -> by
 
 
 def line(kind: str, *fields: bytes) -> str:
-    """Return an SSH public key line: `kind`, then base64 of `kind` and of each of `fields` as strings of RFC 4251."""
+    """Return an SSH public key line: `kind`, then one base64 text that encodes `kind` and each of `fields` as
+    strings of RFC 4251.
+    """
     blob = b"".join(struct.pack(">I", len(each)) + each for each in (kind.encode(), *fields))
     return f"{kind} {base64.b64encode(blob).decode()}"
 

@@ -202,7 +202,7 @@ def test_request_for_a_task_kind_that_cannot_be_requested_is_refused(kind: str) 
         life.kind_requestable(kind)
 
 
-def test_due_attempt_of_a_task_stays_the_same_until_a_new_event_is_recorded() -> None:
+def test_due_attempt_of_a_task_without_new_events_is_the_same_nine_seconds_later() -> None:
     first, second = due_actions(REQUEST)[0], due_actions(REQUEST, now=NOW + timedelta(seconds=9))[0]
     assert isinstance(first, Try)
     assert first == second

@@ -104,7 +104,7 @@ def test_external_host_of_the_lab_echoes_tcp_and_udp_and_returns_the_source_addr
     gateway = lab.upstream_address
     script = f"exec 3<>/dev/tcp/{gateway}/7; echo stream >&3; head -1 <&3"
     assert node.run(["bash", "-c", script]).stdout == "stream\n"
-    script = f"exec 4<>/dev/udp/{gateway}/7; echo datagram >&4; head -1 <&4"
+    script = f"exec 4<>/dev/udp/{gateway}/7; echo datagram >&4; timeout 10 head -1 <&4"
     assert node.run(["bash", "-c", script]).stdout == "datagram\n"
     request = f"exec 3<>/dev/tcp/{gateway}/80; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
     body = node.run(["bash", "-c", request]).stdout.splitlines()[-1]
@@ -116,7 +116,7 @@ def test_capture_on_the_labs_external_network_contains_only_frames_that_left_the
 ) -> None:
     with lab.capture("lab-a", tmp_path / "uplink.pcap") as capture:
         # The answer shows that the datagram has arrived.
-        script = f"exec 4<>/dev/udp/{lab.upstream_address}/7; echo canary-7 >&4; head -1 <&4"
+        script = f"exec 4<>/dev/udp/{lab.upstream_address}/7; echo canary-7 >&4; timeout 10 head -1 <&4"
         node.run(["bash", "-c", script])
     carrying = [frame for frame in capture.frames() if b"canary-7" in frame]
     assert {frame[26:30] for frame in carrying} == {socket.inet_aton(node.uplink_address)}

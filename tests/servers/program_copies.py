@@ -132,7 +132,7 @@ def _template() -> Template:
 
 
 def pytest_sessionstart() -> None:
-    """Let this pytest process start each `Child` as a copy of the template process, not as a new process."""
+    """Let this pytest process start each `Child` by `start_copy`: the product's programs are forks of the template."""
     Child.starter = staticmethod(start_copy)
 
 

@@ -170,7 +170,7 @@ def test_plaintext_network_path_over_loopback_or_a_unix_socket_has_no_warning() 
     assert {path.address for path in found if path.server == "Postgres"} == {"/run/postgresql/.s.PGSQL.5433"}
 
 
-def test_api_lists_connections_between_programs_with_the_address_and_login_user_from_its_settings(
+def test_api_lists_network_paths_with_the_address_and_login_user_from_its_settings(
     shared_plane: RunningPlane,
 ) -> None:
     answer = shared_plane.client().get("/paths").json()

@@ -652,7 +652,7 @@ def test_page_of_a_sku_or_image_shows_each_value_in_words_with_its_unit(
         f"/images/{image['name']}": (
             "Format raw: disk image", f"Digest sha256:{'a' * 64}", "Size 3.00 GiB (3,221,225,472 bytes)", "Firmware bios",
             "Architecture x86_64", "Smallest root disk 4 GiB", "User of SSH keys debian",
-            "Readiness check TCP port 2222 is open, which sends a line that begins with 220 ",
+            "Readiness check TCP port 2222 is open, and the server at this port sends a line that begins with 220 ",
         ),
         f"/images/{kernel['name']}": ("Format kernel: kernel and", "Digest none", "Size not recorded", "Firmware none"),
     }  # fmt: skip

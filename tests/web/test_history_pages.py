@@ -268,7 +268,7 @@ def test_changes_lead_to_the_state_after_them_and_to_their_neighbours(
     )
 
 
-def test_each_entry_in_the_history_of_an_address_or_slot_names_its_allocation_and_why_the_allocation_ended(
+def test_history_of_an_address_or_slot_names_the_allocation_at_that_time_and_why_an_earlier_one_ended(
     running_plane: RunningPlane,
 ) -> None:
     node = admit(running_plane, "n1", slots=1)

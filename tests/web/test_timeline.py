@@ -1,5 +1,5 @@
-"""Timelines of the web console: groups of events that can be opened, times without events, the choice of the importance
-of shown events, and timelines of many events in Chromium.
+"""Timelines of the web console: groups of folded events that can be opened, times without events, the level that
+decides which events are folded, and timelines of many events in Chromium.
 """
 
 import json

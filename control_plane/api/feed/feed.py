@@ -37,7 +37,7 @@ _BEGIN_POLL_SECONDS: Final = 0.05
 
 class Feed:
     """The newest events of the ledger in memory, for all watches of a process. Every watch ends when `incarnation` is
-    counted up: because another ledger has replaced the one that the feed followed, or because the process ends.
+    increased: because another ledger may have replaced the one that the feed followed, or because the process ends.
     """
 
     def __init__(self, engine: AsyncEngine, tail: Tail, waiter: Waiter) -> None:

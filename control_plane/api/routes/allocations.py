@@ -361,7 +361,7 @@ async def _history(request: Request, raw: str) -> tuple[Recorded[AllocationFact]
 )
 async def stop(request: Request, principal: Caller, allocation: str) -> AllocationView:
     """Stop the slices: they become unreachable; slots, addresses and the lease are kept."""
-    reason = Reason("stopped_by_caller", f"a stop was requested by {principal.actor}")
+    reason = Reason("stopped_by_caller", f"stop was requested by {principal.actor}")
     return await _execute(stop_allocation, request, principal, allocation, reason)
 
 

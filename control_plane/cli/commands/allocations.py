@@ -378,7 +378,8 @@ def add_ingress_rule(
         str,
         typer.Argument(
             metavar="RULE",
-            help="Ingress rule: tcp/22, tcp/20022:22 (public port first), or the word address for a whole public address.",
+            help="Ingress rule: PROTOCOL/PORT, such as tcp/22 or udp/53; PROTOCOL/PUBLIC_PORT:PORT, such as tcp/20022:22; or the word"
+            " address for a whole public address.",
         ),
     ],
     slot: Annotated[

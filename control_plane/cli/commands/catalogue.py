@@ -195,7 +195,10 @@ def publish_image(
     ] = None,
     minimum_disk_gib: Annotated[
         int | None,
-        typer.Option(help="Minimum size of a root disk with this image, in GiB.", show_default="no disk"),
+        typer.Option(
+            help="Size of the smallest root disk that the image fits on, in GiB.",
+            show_default="no disk for a kernel image, else as the image file shows",
+        ),
     ] = None,
     output: Output = Format.TABLE,
 ) -> None:

@@ -65,8 +65,8 @@ def describe(
 def archive(
     context: typer.Context, *, project: ProjectId, reason: Why, output: Output = Format.TABLE
 ) -> None:
-    """Archive a project. This is refused while an allocation is not released. An archived project can be read, but not
-    changed.
+    """Archive a project. This is refused while one of its allocations holds a slot. An archived project can be read,
+    but not changed.
     """
     with session(context, output) as current:
         current.screen.one(current.send(calls.archive_project(project, reason)), pages.project)

@@ -157,8 +157,9 @@ def request_for_one(name: SkuName, sku: SkuContent, nodes: Placeable) -> Placeme
 async def _carriers(
     conn: AsyncConnection, names: set[SkuName], nodes: Placeable
 ) -> dict[SkuName, ReservedSku]:
-    """Return those of the named SKUs that are not retired, each with the classes of slots on `nodes` that can carry it.
-    A reservation of a retired SKU keeps no slots free, because no allocation can use them.
+    """Return those of the named SKUs that are not retired, each with a request for one slot on a node that meets the
+    conditions `nodes`, and with the classes of slots that can carry it. A reservation of a retired SKU keeps no slots
+    free, because no allocation can use them.
     """
     found = dict[SkuName, ReservedSku]()
     for entry in await catalogue.offered(conn, "sku"):

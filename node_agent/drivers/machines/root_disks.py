@@ -186,8 +186,7 @@ def _overwrite(path: Path, until: float) -> None:
             end = start
             if end > 0 and time.monotonic() > until:
                 raise HostUnreadable(
-                    f"the erasure of the file {path} is not finished: {end} bytes must still be overwritten; the next"
-                    " attempt continues"
+                    f"the file {path} is not completely erased: {end} bytes are left; the next attempt continues"
                 )
     path.unlink()
 

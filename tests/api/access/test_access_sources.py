@@ -92,7 +92,7 @@ def test_access_log_rows_of_requests_that_a_principals_quota_refuses_are_limited
     assert other.closed
 
 
-def test_refusals_of_a_rate_limited_principal_are_counted_in_one_log_row_after_the_maximum_number_of_sources() -> (
+def test_each_rate_limited_principal_beyond_the_maximum_number_of_sources_gets_one_log_row_with_a_count() -> (
     None
 ):
     sources = Sources(_Clock())

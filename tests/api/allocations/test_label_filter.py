@@ -1,6 +1,4 @@
-"""The list of allocations can be filtered by labels, and its pages have no gaps or repetitions, now and at a past
-time.
-"""
+"""The list of allocations can be filtered by labels, now and at a past time. Its pages have no gaps or repetitions."""
 
 from typing import Any
 

@@ -311,7 +311,7 @@ def allocate_with(client: httpx.Client) -> httpx.Response:
     return client.post("/allocations", json={"sku": "lab.small", "ssh_authorized_keys": [KEY]})
 
 
-def test_cordoned_node_gets_no_new_slice_and_ends_its_drain_while_callers_create_allocations(
+def test_node_that_is_cordoned_while_callers_create_allocations_gets_no_new_slice_and_can_be_drained(
     plane: RunningPlane,
 ) -> None:
     slots, creators = 64, count(64, 4)

@@ -304,8 +304,8 @@ class Real:
         self._node.run(
             ["ip", "tuntap", "add", "dev", name, "mode", "tap", *(["multi_queue"] if many else [])]
         )
-        self._node.run(["ip", "link", "set", name, "up"])
         self._added_taps.append(name)
+        self._node.run(["ip", "link", "set", name, "up"])
 
     def delete_tap(self, name: str) -> None:
         self._node.run(["ip", "link", "del", name])
@@ -377,7 +377,9 @@ class Real:
         self.disks.path(slot).write_text("in the way")
 
     def clear(self) -> None:
-        """End all virtual machines of the node, and remove their files and the taps that this object added."""
+        """End all virtual machines of the node, remove their files and the taps that this object added, and close the
+        connection to libvirt.
+        """
         for domain in self.hypervisor.domains():
             self.hypervisor.destroy(domain.uuid)
         for tap in self._added_taps:
