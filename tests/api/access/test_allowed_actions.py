@@ -307,6 +307,7 @@ class States:
         query = "select order_id::text from work.task where allocation_id = %(name)s and kind = %(kind)s"
         until(lambda: bool(self.plane.rows(query, name=made["id"], kind=kind)), f"{kind} is derived")
         [(order,)] = self.plane.rows(query, name=made["id"], kind=kind)
+        self.world.scripted.await_state(order, "sent")
         yield task(order)
         match kind:
             case "slice.apply":
