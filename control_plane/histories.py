@@ -12,7 +12,7 @@ from events.allocations import AllocationFact
 from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
-from events.ledger.store import COLUMNS, read_stream, recorded
+from events.ledger.store import COLUMNS, events_of, read_stream
 from events.nodes import NodeFact
 from events.orders import OrderFact
 from events.projections import ProjectionFact
@@ -100,7 +100,7 @@ async def allocation_history(
     if within is None:
         return allocation_facts(await read_stream(ledger, stream))
     cursor = await ledger.execute(_WITHIN, [stream, sorted(within)], prepare=True, binary=True)
-    return allocation_facts(tuple([recorded(row) for row in await cursor.fetchall()]))
+    return allocation_facts(tuple(events_of(await cursor.fetchall())))
 
 
 async def allocation_placements(
@@ -112,7 +112,7 @@ async def allocation_placements(
     projects = None if within is None else sorted(within)
     parameters = [stream_of_allocation(allocation), _PLACING, projects, projects]
     cursor = await (await ledger_connection(conn)).execute(_PLACEMENTS, parameters, prepare=True, binary=True)
-    return allocation_facts(tuple([recorded(row) for row in await cursor.fetchall()]))
+    return allocation_facts(tuple(events_of(await cursor.fetchall())))
 
 
 async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[StreamId, History]:
@@ -124,7 +124,7 @@ async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[
         return {}
     ledger = await ledger_connection(conn)
     cursor = await ledger.execute(_MANY, [list(streams)], prepare=True, binary=True)
-    rows = [recorded(row) for row in await cursor.fetchall()]
+    rows = events_of(await cursor.fetchall())
     return {stream: tuple(found) for stream, found in groupby(rows, lambda each: each.stream)}
 
 

@@ -14,7 +14,7 @@ import psycopg
 
 from events.envelope import Recorded
 from events.facts import Fact
-from events.ledger.store import COLUMNS, recorded, refuse_unreadable
+from events.ledger.store import COLUMNS, events_of, refuse_unreadable
 from events.ledger.versions import VERSION_AT
 from events.values import Position, StreamId
 from read_models.rows import Patched, folded
@@ -92,7 +92,7 @@ async def _read(
     conn: psycopg.AsyncConnection, query: str, parameters: dict[str, object]
 ) -> list[Recorded[Fact]]:
     cursor = await conn.execute(query, parameters, prepare=True, binary=True)
-    return refuse_unreadable([recorded(row) for row in await cursor.fetchall()])
+    return refuse_unreadable(events_of(await cursor.fetchall()))
 
 
 def _by_stream(events: Iterable[Recorded[Fact]]) -> Iterable[tuple[StreamId, list[Recorded[Fact]]]]:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from control_plane.work.tables import label_lock
 from events.allocations import AllocationRequested
 from events.ledger.search import EVENT_COLUMNS
-from events.ledger.store import recorded, refuse_unreadable
+from events.ledger.store import events_of, refuse_unreadable
 from events.ledger.tables import event
 from events.values import NodeId, ProjectId
 from read_models import slots
@@ -53,7 +53,7 @@ async def nodes_with_labels(
     )
     # Labels are encrypted in the ledger, and the read model that lists them follows later.
     rows = (await conn.execute(query)).all()
-    requests = refuse_unreadable([recorded(tuple(row)[1:]) for row in rows])
+    requests = refuse_unreadable(events_of([row[1:] for row in rows]))
     return frozenset(
         NodeId(row.node_id)
         for row, each in zip(rows, requests, strict=True)

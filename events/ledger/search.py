@@ -19,7 +19,7 @@ from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
 from events.ledger.project_keys import SECRET
-from events.ledger.store import FIELDS, recorded
+from events.ledger.store import FIELDS, events_of
 from events.ledger.tables import event
 from events.ledger.versions import versions_at
 from events.values import Position, ProjectId, StreamId
@@ -29,7 +29,7 @@ EVENT_COLUMNS: Final[Sequence[sa.ColumnElement[Any]]] = (
     *(event.c[name] for name in FIELDS),
     sa.literal_column(SECRET, BYTEA).label("secret"),
 )
-"""The columns of a row that `recorded` reads."""
+"""The columns of a row that `events_of` reads."""
 
 
 class EventAttributes(NamedTuple):
@@ -107,7 +107,7 @@ async def find(
     else:
         end = min(upto, Position(after + WINDOW))
         query = _between(pick, after, end).order_by(event.c.position).limit(limit)
-    events = _typed((await conn.execute(query)).all())
+    events = tuple(events_of((await conn.execute(query)).all()))
     return Found(events, events[-1].position if len(events) == limit else end)
 
 
@@ -124,7 +124,7 @@ async def find_newest(
     else:
         low = max(after, Position(upto - WINDOW))
         query = _between(pick, low, upto).order_by(event.c.position.desc()).limit(limit)
-    events = _typed((await conn.execute(query)).all())
+    events = tuple(events_of((await conn.execute(query)).all()))
     return Found(events, events[-1].position if len(events) == limit else Position(low + 1))
 
 
@@ -188,9 +188,5 @@ async def find_listed(
         .order_by(event.c.position.desc() if descending else event.c.position)
         .limit(limit)
     )
-    events = _typed((await conn.execute(query)).all())
+    events = tuple(events_of((await conn.execute(query)).all()))
     return Found(events, events[-1].position if len(events) == limit else positions[-1])
-
-
-def _typed(rows: Sequence[sa.Row[Any]]) -> tuple[Recorded[Fact], ...]:
-    return tuple([recorded(tuple(row)) for row in rows])
