@@ -167,13 +167,14 @@ class Dispatcher:
         second_streams = {stream: second_stream(stream, history) for stream, history in found.items()}
         others = await read([other for other in second_streams.values() if other is not None])
         nothing: History = ()
+        timing = replace(self.timing, up_since=self.uptime.since)
         return [
             evaluate(
                 stream,
                 history,
                 others.get(second, nothing) if (second := second_streams[stream]) else nothing,
                 now,
-                replace(self.timing, up_since=self.uptime.since),
+                timing,
             )
             for stream, history in found.items()
         ]

@@ -59,6 +59,7 @@ from events.allocations import (
     AllocationRequested,
     AllocationStarting,
     AllocationStopping,
+    LeaseGranted,
     PlacedSlot,
     SliceRemovalRetried,
 )
@@ -184,7 +185,7 @@ def due(
     unconfirmed = _unconfirmed(state) | (
         slots_with_unconfirmed_ingress(ingress_rules) if isinstance(state, _RUNNING_STATES) else frozenset()
     )
-    orders, wait = _orders(state, history, unconfirmed), _wait(state, deadline)
+    orders, wait = _orders(state, history, ingress_rules, unconfirmed), _wait(state, deadline)
     if notice is None:
         return *orders, wait
     return *orders, notice.command if has_notice else wait.until_or_before(notice.due_at)
@@ -192,6 +193,8 @@ def due(
 
 def lease_ends_at(history: Sequence[Recorded[AllocationFact]]) -> datetime | None:
     """Return when the lease of an allocation ends; None if it has no lease that runs."""
+    if not any(isinstance(recorded.fact, LeaseGranted) for recorded in history):
+        return None  # without the fold, which takes longer
     match fold(tuple(recorded.fact for recorded in history)):
         case (Active() | Starting() | Stopping() | Stopped()) as leased:
             return end_of_lease(leased)
@@ -295,10 +298,11 @@ def last_placement_fact(history: Sequence[Recorded[AllocationFact]]) -> Recorded
 
 def newest_order_of(history: Sequence[Recorded[AllocationFact]], slot: SlotId) -> Order | None:
     """Return the newest order of a slot that an allocation has or had; None while the allocation is not placed."""
-    state = fold(tuple(recorded.fact for recorded in history))
+    facts = tuple(recorded.fact for recorded in history)
+    state = fold(facts)
     if state is None or isinstance(state, Requested | Waiting):
         return None
-    return next(iter(_orders(state, history, frozenset({slot}))), None)
+    return next(iter(_orders(state, history, ingress_states_of(facts), frozenset({slot}))), None)
 
 
 def is_newest(history: Sequence[Recorded[AllocationFact]], slot: SlotId, order_id: UUID) -> bool:
@@ -331,13 +335,14 @@ def _cause_of_order(
 
 
 def _orders(
-    state: Placed, history: Sequence[Recorded[AllocationFact]], slots: frozenset[SlotId]
+    state: Placed,
+    history: Sequence[Recorded[AllocationFact]],
+    ingress_rules: IngressStates,
+    slots: frozenset[SlotId],
 ) -> tuple[Order, ...]:
     """Return the newest order of each of the given slots, in the sequence of the allocation's slots."""
     if not slots:
         return ()
-    facts = [recorded.fact for recorded in history]
-    ingress_rules = ingress_states_of(facts)
     return tuple(
         _order(
             state,
