@@ -26,7 +26,7 @@ from tests.plugins.distribution import ON_PACKAGED_POSTGRES
 from tests.torture import PROMISES
 
 LIST: Final = Path("tests/slow_tests.txt")
-SLOW_SECONDS: Final = 5.0
+SLOW_SECONDS: Final = 3.0
 """A test function is slow if its cases together take at least this many seconds in a run of all tests."""
 _DURATIONS: Final = Path(".pytest_cache/v/sliceplane/durations")
 
