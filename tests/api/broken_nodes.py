@@ -10,6 +10,10 @@ from tests.servers.plane import RunningPlane
 from tests.waiting import until
 
 REFUSED: Final = {"code": "step_refused", "message": "machine.start: start slice0: the hypervisor refused"}
+_COUNTED: Final = """
+select (select position from read.checkpoint where name = 'slot_counts') >= max(position)
+from ledger.event where stream_id like %(slots)s
+"""
 UNREACHABLE_GUEST: Final = {"code": "not_reachable", "message": "10.100.1.10: port 22: no answer"}
 
 
@@ -18,6 +22,10 @@ class Node:
 
     def __init__(self, plane: RunningPlane, name: str = "n1", slots: int = 3) -> None:
         self.plane, self.name, self.client = plane, name, admit(plane, name, slots)
+        # Placement prefers a node with few free slots, and would take a new one of which only some slots are counted.
+        until(
+            lambda: plane.rows(_COUNTED, slots=f"slot-{name}/%") == [(True,)], f"slots of {name} are counted"
+        )
         self._spool, self._sequence = str(uuid4()), 0
 
     def report(
