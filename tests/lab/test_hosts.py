@@ -225,6 +225,8 @@ def test_lab_node_leaves_no_process_mount_or_link_when_its_first_process_is_kill
         eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside))
         # The kernel takes network namespaces down in the background.
         eventually(lambda: f"{bridge_name(lab.run_id)}-1" not in links_of_this_machine())
+        # The parent of the first process ends a moment after it.
+        eventually(lambda: not node.alive)
         with pytest.raises(HostFailed):
             node.run(["true"])
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
