@@ -12,7 +12,7 @@ from events.allocations import AllocationFact
 from events.envelope import Recorded
 from events.facts import Fact
 from events.ledger.connection import ledger_connection
-from events.ledger.store import COLUMNS, events_of, read_stream
+from events.ledger.store import COLUMNS, fetch_events, read_stream
 from events.nodes import NodeFact
 from events.orders import OrderFact
 from events.projections import ProjectionFact
@@ -100,7 +100,7 @@ async def allocation_history(
     if within is None:
         return allocation_facts(await read_stream(ledger, stream))
     cursor = await ledger.execute(_WITHIN, [stream, sorted(within)], prepare=True, binary=True)
-    return allocation_facts(tuple(events_of(await cursor.fetchall())))
+    return allocation_facts(await fetch_events(cursor))
 
 
 async def allocation_placements(
@@ -112,7 +112,7 @@ async def allocation_placements(
     projects = None if within is None else sorted(within)
     parameters = [stream_of_allocation(allocation), _PLACING, projects, projects]
     cursor = await (await ledger_connection(conn)).execute(_PLACEMENTS, parameters, prepare=True, binary=True)
-    return allocation_facts(tuple(events_of(await cursor.fetchall())))
+    return allocation_facts(await fetch_events(cursor))
 
 
 async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[StreamId, History]:
@@ -124,8 +124,8 @@ async def histories(conn: AsyncConnection, streams: Sequence[StreamId]) -> dict[
         return {}
     ledger = await ledger_connection(conn)
     cursor = await ledger.execute(_MANY, [list(streams)], prepare=True, binary=True)
-    rows = events_of(await cursor.fetchall())
-    return {stream: tuple(found) for stream, found in groupby(rows, lambda each: each.stream)}
+    events = await fetch_events(cursor)
+    return {stream: tuple(found) for stream, found in groupby(events, lambda each: each.stream)}
 
 
 async def task_history(conn: AsyncConnection, task: UUID) -> tuple[Recorded[TaskFact], ...]:

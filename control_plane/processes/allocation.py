@@ -194,7 +194,7 @@ def due(
 def lease_ends_at(history: Sequence[Recorded[AllocationFact]]) -> datetime | None:
     """Return when the lease of an allocation ends; None if it has no lease that runs."""
     if not any(isinstance(recorded.fact, LeaseGranted) for recorded in history):
-        return None  # without the fold, which takes longer
+        return None  # faster than to compute the state of the allocation
     match fold(tuple(recorded.fact for recorded in history)):
         case (Active() | Starting() | Stopping() | Stopped()) as leased:
             return end_of_lease(leased)

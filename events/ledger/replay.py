@@ -74,7 +74,7 @@ class _ChunkCursor(psycopg.AsyncCursor[Row]):
             try:
                 await wait(self._stream_send_gen(_RANGE, parameters, binary=True, size=size))
                 is_first = True
-                while found := await wait(_without_waits(self._stream_fetchone_gen(is_first), arrived)):
+                while found := await wait(_arrived_data_first(self._stream_fetchone_gen(is_first), arrived)):
                     yield self._tx.load_rows(0, found.ntuples, self._make_row)
                     is_first = False
             finally:
@@ -88,9 +88,11 @@ class _ChunkCursor(psycopg.AsyncCursor[Row]):
                         await wait(self._stream_fetchone_gen(first=False))
 
 
-def _without_waits(steps: PQGen[PGresult | None], arrived: select.poll) -> PQGen[PGresult | None]:
-    """Run the steps of a read, and let the event loop wait for the socket only if no data has arrived on it. A wait of
-    the event loop takes longer than the read. psycopg lets other tasks run after 5 ms without a wait.
+def _arrived_data_first(steps: PQGen[PGresult | None], arrived: select.poll) -> PQGen[PGresult | None]:
+    """Run `steps`, a psycopg generator that reads from the connection, and yield only if no data has arrived.
+
+    At each yield, the event loop waits until the socket is readable. If data has arrived, such a wait is unnecessary
+    and takes longer than the read itself. psycopg lets other asyncio tasks run after 5 ms without a wait.
     """
     try:
         wanted = next(steps)

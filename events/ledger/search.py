@@ -29,7 +29,7 @@ EVENT_COLUMNS: Final[Sequence[sa.ColumnElement[Any]]] = (
     *(event.c[name] for name in FIELDS),
     sa.literal_column(SECRET, BYTEA).label("secret"),
 )
-"""The columns of a row that `events_of` reads."""
+"""Columns that a query selects, in this order, so that `events.ledger.store.events_of` can convert its rows."""
 
 
 class EventAttributes(NamedTuple):

@@ -118,9 +118,9 @@ def refuse_unreadable(events: Events) -> Events:
 
 
 def events_of(rows: Sequence[Sequence[Any]]) -> list[Recorded[Fact]]:
-    """Return the typed events of rows of `COLUMNS`; the fact of an event that this release cannot read is `Unreadable`.
+    """Convert rows with the columns `COLUMNS` to events. A fact that this release cannot decode becomes `Unreadable`.
 
-    Only if the rows contain such a fact, they are converted one by one, which takes twice as long.
+    If there is such a fact, all rows are converted again, one after the other, which takes twice as long.
     """
     try:
         return [
@@ -139,6 +139,7 @@ def events_of(rows: Sequence[Sequence[Any]]) -> list[Recorded[Fact]]:
 
 
 def _event_of(row: Sequence[Any]) -> Recorded[Fact]:
+    """Convert one row as `events_of` does."""
     event = _EventRow._make(row)
     return Recorded(
         position=event.position,

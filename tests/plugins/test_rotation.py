@@ -59,6 +59,6 @@ def test_every_listed_slow_test_function_exists() -> None:
         assert f"def {function}(" in (ROOT / path).read_text(), listed
 
 
-def test_function_is_slow_if_its_cases_together_take_three_seconds() -> None:
+def test_test_function_counts_as_slow_if_its_cases_together_take_three_seconds() -> None:
     durations = {"a.py::test_x[1]": 2.0, "a.py::test_x[2]": 1.0, "a.py::test_y": 2.9, "a.py::test_z": 3.0}
     assert slow_functions(durations) == ["a.py::test_x", "a.py::test_z"]
